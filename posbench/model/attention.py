@@ -35,12 +35,15 @@ class Attention(nn.Module):
         self.gate_proj = Linear(config.d_model, config.gates, bias=False) if config.gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
+        """Output [B, T, C], or [B, R, C] of the R = `last` last positions alone."""
         q_BHTD, k_BGTD = self.queries_and_keys(x_BTC)
         v_BGTD = self._heads(self.v_proj(x_BTC))
         y_BRHD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last).transpose(1, 2)
         if self.gate_proj is not None:
-            gate_BRN = self.gate_proj(x_BTC[:, -y_BRHD.shape[1] :]).sigmoid()
-            y_BRHD = y_BRHD * gate_BRN.unflatten(-1, (y_BRHD.shape[2], -1))
+            n_rows, n_heads = y_BRHD.shape[1:3]
+            gate_BRN = self.gate_proj(x_BTC[:, -n_rows:]).sigmoid()
+            # a number for each head, or for each of its channels
+            y_BRHD = y_BRHD * gate_BRN.unflatten(-1, (n_heads, -1))
         return self.o_proj(y_BRHD.flatten(2))
 
     def queries_and_keys(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,4 +86,5 @@ class QKNorm(nn.Module):
             return q_BHTD, F.rms_norm(k_BGTD, width, self.k_gain, self.eps)
         if self.kind == "l2":
             q_BHTD = F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain
+        # l2 and key_l2: a root mean square of 1 is a norm of sqrt(D)
         return q_BHTD, F.rms_norm(k_BGTD, width, eps=self.eps)

@@ -56,7 +56,7 @@ def check_device(name: str) -> None:
     one process at a time.
     """
     if not torch.cuda.is_available() or not name.startswith(("auto", "cpu", "cuda")):
-        pick_device(name)
+        pick_device(name)  # which takes no memory of a CUDA GPU then
     elif name.startswith("cuda") and (torch.device(name).index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device={name} is not available (GPUs: {torch.cuda.device_count()}): choose device=cpu"

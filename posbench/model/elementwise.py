@@ -28,7 +28,7 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
         if is_cpu:
             return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
         return norm(x_BTC).to(dtype)
-    if dtype == x_BTC.dtype:
+    if dtype == x_BTC.dtype:  # nothing is rounded
         return norm(x_BTC)
     y_BTC = torch.empty_like(x_BTC, dtype=dtype)
     for piece in pieces(x_BTC, 1):
@@ -39,8 +39,8 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
 
 def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
     """The norm as `_Normed` computes it, with one new tensor less: two thirds of its time."""
-    size_BS1 = x_BSC.square().mean(dim=-1, keepdim=True).add_(norm.eps).rsqrt_()
-    return x_BSC.mul(size_BS1).mul_(norm.weight)
+    inverse_BS1 = x_BSC.square().mean(dim=-1, keepdim=True).add_(norm.eps).rsqrt_()
+    return x_BSC.mul(inverse_BS1).mul_(norm.weight)
 
 
 class _Normed(torch.autograd.Function):
@@ -52,18 +52,19 @@ class _Normed(torch.autograd.Function):
     def forward(
         ctx: object, x_BTC: Tensor, weight_C: Tensor, eps: float, dtype: torch.dtype
     ) -> Tensor:
-        size_BT1 = x_BTC.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
-        unit_BTC = x_BTC * size_BT1
-        ctx.save_for_backward(unit_BTC, size_BT1, weight_C)
+        inverse_BT1 = x_BTC.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+        unit_BTC = x_BTC * inverse_BT1
+        ctx.save_for_backward(unit_BTC, inverse_BT1, weight_C)
         return torch.mul(unit_BTC, weight_C, out=torch.empty_like(x_BTC, dtype=dtype))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, gradient_BTC: Tensor) -> tuple:
-        unit_BTC, size_BT1, weight_C = ctx.saved_tensors
+        """Gradients of x and of the weight: dx = (g w - unit mean(g w unit)) / rms of x."""
+        unit_BTC, inverse_BT1, weight_C = ctx.saved_tensors
         along_BTC = gradient_BTC * unit_BTC
-        share_BT1 = (along_BTC @ weight_C).unsqueeze(-1) / len(weight_C)
-        dx_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, share_BT1, value=-1).mul_(size_BT1)
+        mean_BT1 = (along_BTC @ weight_C).unsqueeze(-1) / len(weight_C)
+        dx_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, mean_BT1, value=-1).mul_(inverse_BT1)
         return dx_BTC, along_BTC.flatten(0, -2).sum(dim=0), None, None
 
 

@@ -72,6 +72,9 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
+        """Output [B, T, C], or of the `last` positions alone. Without gradients x is overwritten.
+
+        The plan is told the share of the layer that is done."""
         # Gates, and positions by content, are computed in float32.
         if Bias.GATES in plan.encoding.biases or plan.reads_content:
             normed_BTC = self.input_layernorm(x_BTC)
@@ -113,6 +116,7 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith("_proj.bias"):
                 parameter.zero_()
+            # Methods initialise themselves, and gains of norms stay 1.
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
             # Each block starts as the identity, and an untied head predicts every token with equal

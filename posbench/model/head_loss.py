@@ -48,18 +48,19 @@ class _HeadLoss(torch.autograd.Function):
         exact = torch.promote_types(dtype, torch.float32)
         has_target_N = target_N != IGNORED
         n_targets = has_target_N.sum().clamp(min=1)
-        # A row without a target has no part in either gradient: its x is 0 in the weight's, and its
-        # own is set to 0.
+        # A row without a target, which a CPU has left out, has no part in either gradient: its x is
+        # 0 in the weight's, and its own is set to 0.
         x = x_NC.to(dtype)
         weight = weight_VC.to(dtype)
-        column_N1 = target_N.clamp(min=0)[:, None]
+        column_N1 = target_N.clamp(min=0)[:, None]  # IGNORED is no column
         if x.is_cuda:
             x = x * has_target_N[:, None]
         loss = x.new_zeros((), dtype=exact)
         dx_NC = torch.empty_like(x) if needs_x else None
         dweight_VC = None
         rows = _rows(len(weight), x.device.type)
-        for part in _slices(len(x), max(rows, KEPT // len(weight) // rows * rows)):
+        kept_rows = KEPT // len(weight) // rows * rows  # whole blocks
+        for part in _slices(len(x), max(rows, kept_rows)):
             p_NV = None  # probabilities minus targets of a part
             if needs_x or needs_weight:
                 p_NV = x.new_empty(part.stop - part.start, len(weight))
@@ -89,7 +90,7 @@ class _HeadLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, gradient: Tensor) -> tuple:
         dx_NC, dweight_VC = ctx.gradients
-        ctx.gradients = (None, None)
+        ctx.gradients = (None, None)  # they are overwritten, so this runs once
         if dx_NC is not None:
             dx_NC.mul_(gradient)
         if dweight_VC is not None:

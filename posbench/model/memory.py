@@ -20,6 +20,7 @@ from posbench.config.schema import ModelConfig
 TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
 KEPT = 2**29  # bytes that stay at the end of the heap
+RESET_PEAK = "5"  # for Linux's /proc/self/clear_refs: VmHWM begins again
 LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glibc comes to by itself
 
 
@@ -98,7 +99,7 @@ class Peak:
         else:
             _trim()  # what is kept for later is no part of this peak
             with contextlib.suppress(OSError):
-                Path("/proc/self/clear_refs").write_text("5")
+                Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
     def mib(self) -> float:
         """Peak so far in MiB."""
@@ -106,10 +107,11 @@ class Peak:
             return torch.cuda.max_memory_allocated(self.device) / 2**20
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
+                if line.startswith("VmHWM:"):  # KiB
                     return int(line.split()[1]) / 2**10
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (2**20 if sys.platform == "darwin" else 2**10)
+        units_of_mib = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, else KiB
+        return peak / units_of_mib
 
 
 def forget() -> int:

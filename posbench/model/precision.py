@@ -106,7 +106,8 @@ def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
         return torch.float32
     if v_BGTD.device.type != "cpu":
         return v_BGTD.dtype
-    # With AVX-512 alone bf16 is no faster in torch's kernel.
+    # With gradients and up to SHORT tokens causal.py runs instead. With AVX-512 alone bf16 is no
+    # faster in torch's kernel.
     fast = (
         v_BGTD.dtype == torch.bfloat16
         and not torch.is_grad_enabled()

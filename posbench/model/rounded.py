@@ -47,6 +47,7 @@ def _linears(model: GPT) -> list[nn.Linear]:
 @torch.inference_mode(False)
 @torch.no_grad()
 def _make(model: GPT) -> GPT:
+    # deepcopy takes these as copied already, so both models hold them
     shared = [model.encoding, model.scale, *model.parameters(), *model.buffers()]
     copied = copy.deepcopy(model, memo={id(part): part for part in shared})
     for layer in _linears(copied):

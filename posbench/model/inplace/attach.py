@@ -103,7 +103,7 @@ def _longest_text(model: nn.Module) -> int:
 
     Raises ConfigError for a configuration without one, and for one that cannot be planned."""
     name = type(model).__name__
-    configs = (model.config, model.config.get_text_config())
+    configs = (model.config, model.config.get_text_config())  # a part for text comes second
     values = [getattr(config, key, None) for config in configs for key in LENGTH_KEYS]
     longest = next((value for value in values if isinstance(value, int)), None)
     if not longest or longest < 2:
@@ -155,7 +155,7 @@ def _check_kind(model: nn.Module) -> None:
 
 def install(model: nn.Module, hook: AttentionHook) -> None:
     """Have a measured model attend by its hook, until `hook.undo` is closed."""
-    hook.undo.enter_context(OwnConfigs(model))
+    hook.undo.enter_context(OwnConfigs(model))  # first, since the others change configurations
     hook.undo.enter_context(attend_by(hook.name, attention_configs(model)))
     hook.undo.enter_context(hook.in_place())
     hook.undo.enter_context(unturned(hook.rotary))

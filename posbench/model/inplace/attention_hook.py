@@ -212,10 +212,10 @@ class AttentionHook:
                 " you use."
             )
         if self.plan is not None and queries is None and self.plan.length == length:
-            return self.plan.layers[self.layers[module]]
+            return self.plan.layers[self.layers[module]]  # the caller made it
         key = (length, queries, str(device))
         if key not in self.plans:
-            if len(self.plans) >= self.room:
+            if len(self.plans) >= self.room:  # the latest batch has other texts
                 self.plans.clear()
             methods = (self.encoding, self.extension, self.scale)
             self.plans[key] = make_plan(
@@ -247,7 +247,7 @@ class AttentionHook:
         _check_call(attention_mask, dropout, others)
         q_BHSD = query.float()
         if scaling is not None:
-            # Kernels divide by the square root of the width.
+            # Kernels divide by the square root of the width, which is taken back here.
             q_BHSD = q_BHSD * (scaling * query.shape[-1] ** 0.5)
         mask = attention_mask.checked()
         extras = Extras(softcap, s_aux)
@@ -259,7 +259,7 @@ class AttentionHook:
         for first, stop in distinct_texts:
             queries = slice(max(first - mask.q_start, 0), stop - mask.q_start)
             keys = slice(max(first - mask.k_start, 0), stop - mask.k_start)
-            if queries.stop <= queries.start:
+            if queries.stop <= queries.start:  # all of its new tokens are padding
                 continue
             rows = slice(None)
             if len(distinct_texts) > 1:
@@ -332,5 +332,6 @@ def _with_extras(layer: LayerPlan, extras: Extras) -> LayerPlan:
         return layer
     scales = layer.scales
     if extras.sink_H is not None:
-        scales = (*scales, (OwnSink(extras.sink_H), torch.ones(1)))
+        factor_1 = torch.ones(1)  # a sink leaves the scores of all queries as they are
+        scales = (*scales, (OwnSink(extras.sink_H), factor_1))
     return replace(layer, softcap=extras.softcap, scales=scales)

@@ -40,7 +40,7 @@ def extend(
     hook = hook_of(model)
     if hook is None:
         hook = attach(model, train_len)
-        hook.encoding.in_place = True
+        hook.encoding.in_place = True  # texts have a cache, which some methods cannot serve
         try:
             _choose(model, hook, extension, scale_attention, target_len)
         except Exception:
@@ -48,7 +48,7 @@ def extend(
             raise
     elif train_len is None or train_len == hook.train_len:
         _choose(model, hook, extension, scale_attention, target_len)
-    else:
+    else:  # another training length is measured anew
         with _as_it_came(model, hook):
             extend(model, extension, scale_attention, target_len, train_len)
         hook.caches.close()
@@ -129,9 +129,9 @@ def _longest_checked(hook: AttentionHook, target_len: int | None) -> int:
     """Length in tokens for which the methods must be defined and change something."""
     if target_len is not None:
         return target_len
-    if hook.table is not None:
+    if hook.table is not None:  # it ends there
         return hook.train_len
-    return 4 * hook.train_len
+    return 4 * hook.train_len  # a text that is surely longer than trained
 
 
 def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extension:
@@ -140,7 +140,7 @@ def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extens
     extension = make(node, kind=Extension)
     if target_len is None or not isinstance(extension, ScaledExtension):
         return extension
-    if extension.fixed_target is not None:
+    if extension.fixed_target is not None:  # the node names another one
         return extension
     return make({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
 
@@ -149,7 +149,7 @@ def _way_out(encoding: Encoding, target_len: int | None) -> str:
     """Advice for a method that changes nothing."""
     if encoding.rows() is not None and target_len is None:
         return "leave it out, or give target_len"
-    if not encoding.traits:
+    if not encoding.traits:  # no positions that an extension could change
         return (
             "leave it out, or choose scale_attention=log_n, or"
             " extension=streaming|lm_infinite|window, which hide keys"

@@ -36,7 +36,7 @@ def _lengthen_buffers(model: nn.Module, hook: AttentionHook) -> None:
 
     The number of rows of the table must not have changed yet."""
     rows_before = len(model.get_submodule(hook.table).weight)
-    rows = hook.offset + hook.target_len
+    rows = hook.offset + hook.target_len  # position 0 is row `offset`
     if rows <= rows_before:
         return
     for module in model.modules():

@@ -33,6 +33,7 @@ EXACT = {torch.float32: 1e-4, torch.float64: 1e-6}  # largest share of q that ma
 ROUNDED = 0.02  # the same in 16 bits
 UNCHANGED = 1e-6  # difference of q and k that were not turned, of their largest number
 MOVED = 3  # positions
+LEAST_BASE = 1.0 + 1e-9  # extensions divide by its logarithm
 MOST_OFFSET = 8  # rows of a learned table before that of position 0
 
 
@@ -110,6 +111,7 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     rotary = _rotary_modules(model)
     if hook.family is not None:
         rotary += hook.family.rotary
+    # q and k as the model turns them, those with angle 0, and these at other positions
     turned = _pass(model, hook, rotary, ids_BT)
     with unturned(rotary):
         still = _pass(model, hook, [], ids_BT)
@@ -122,7 +124,7 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     if biased is not None:
         layers = {module: replace(layer, encoding=biased) for module, layer in layers.items()}
     turns = any(isinstance(layer.encoding, Turned) for layer in layers.values())
-    table, offset = _table(model, still.tables)
+    table, offset = _table(model, still.tables)  # a pass from position 0
     if table is None:
         rows_NC = None
         _check_no_positions(model, moved, still, tolerance)
@@ -217,6 +219,7 @@ def _pass(
             )
         calls.layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
         groups = query.shape[1] // value.shape[1]
+        # A token that attends to itself alone gets its own value.
         return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
 
     def note_answer(module: nn.Module, args: tuple, keywords: dict, answer: object) -> None:
@@ -336,7 +339,9 @@ def _angles(answer: Answer) -> Iterator[Angles]:
         channels = (slice(None),)
     elif _is_pair(answer.value):
         cos, sin = answer.value
-        channels = (slice(0, cos.shape[-1] // 2), slice(0, None, 2), slice(None))
+        first_half = slice(0, cos.shape[-1] // 2)
+        each_second = slice(0, None, 2)
+        channels = (first_half, each_second, slice(None))
     else:
         return
     cos_TC = _first_text(cos)
@@ -348,7 +353,8 @@ def _angles(answer: Answer) -> Iterator[Angles]:
         buffer, freq_F = _buffer_of(answer.module, freq_F)
         position_T = torch.arange(len(cos_TF), dtype=torch.float64)
         angle_TF = torch.outer(position_T, freq_F)
-        yield Angles(answer.module, answer.kinds, angle_TF, float(cos_TF[0, 0]), buffer)
+        amplitude = float(cos_TF[0, 0])  # the cosine of angle 0
+        yield Angles(answer.module, answer.kinds, angle_TF, amplitude, buffer)
 
 
 def _first_text(values: Tensor) -> Tensor:
@@ -415,10 +421,11 @@ def _unchanged(turned: Tensor, still: Tensor) -> bool:
 
 def _turnings(angles: list[Angles], width: int) -> Iterator[Turning]:
     """All ways to turn heads of this width by one of these angles."""
-    both = (False, True)
-    for combination in itertools.product(angles, ("half", "interleaved"), both, both):
+    last = backwards = (False, True)
+    for combination in itertools.product(angles, ("half", "interleaved"), last, backwards):
         turning = Turning(*combination)
         channels = 2 * turning.angles.angle_TF.shape[1]
+        # Of whole heads the first and the last channels are the same ones.
         if channels < width or (channels == width and not turning.last):
             yield turning
 
@@ -445,9 +452,9 @@ def _spectrum(freq_F: Tensor) -> Spectrum:
     pairs = len(freq_F)
     ratio = 1.0
     if pairs > 1 and freq_F[1] > 0:
-        ratio = float(freq_F[0] / freq_F[1])
-    base = max(float(f"{ratio**pairs:.5g}"), 1.0 + 1e-9)
-    return Spectrum(freq_F, base, 2 * pairs)
+        ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
+    base = float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
+    return Spectrum(freq_F, max(base, LEAST_BASE), 2 * pairs)
 
 
 def _by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
@@ -477,10 +484,12 @@ def _by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum
             by_length[length] = computed(length)
         return by_length[length]
 
+    # Equal frequencies are one object.
     trained, twice, four_times = (spectra(factor * train_len) for factor in (1, 2, 4))
     if trained is fixed and twice is fixed and four_times is fixed:
         return lambda length: fixed, False
-    return spectra, twice is not four_times
+    goes_on_changing = twice is not four_times
+    return spectra, goes_on_changing
 
 
 def _run_rotary(angles: Angles, length: int, longest: int | None) -> None:
@@ -496,6 +505,7 @@ def _run_rotary(angles: Angles, length: int, longest: int | None) -> None:
         if longest is not None:
             config.max_position_embeddings = longest
         with torch.no_grad():
+            # The largest position tells the module the length of the text.
             position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
             hidden_BTC = torch.zeros(1, 3, 1, device=device)
             type(module).forward(module, hidden_BTC, position_BT, *angles.kinds)
@@ -510,7 +520,8 @@ def _table(model: nn.Module, tables: list[TableRows]) -> tuple[str | None, int]:
     `tables` are those of a pass that begins at position 0."""
     for module, rows in tables:
         rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
-        for offset in range(min(MOST_OFFSET, len(module.weight) - TOKENS + 1)):
+        n_offsets = min(MOST_OFFSET, len(module.weight) - TOKENS + 1)  # none in a short table
+        for offset in range(n_offsets):
             if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
                 names = (name for name, part in model.named_modules() if part is module)
                 return next(names), offset

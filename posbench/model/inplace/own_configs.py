@@ -94,6 +94,7 @@ def attention_configs(model: nn.Module) -> list["PreTrainedConfig"]:
 def attend_by(name: str | None, configs: list["PreTrainedConfig"]) -> Iterator[None]:
     """Context in which configurations name an attention function of transformers' registry."""
     names_before = [config._attn_implementation for config in configs]
+    # Set without transformers' setter, which would change parts of a configuration as well.
     for config in configs:
         config._attn_implementation_internal = name
     try:

@@ -46,8 +46,9 @@ class Head:
         return self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
 
     def __call__(self, hidden_RC: Tensor) -> Tensor:
+        """Logits [R, V], by the model's own forward with these hidden states as its decoder's."""
         rows_1RC = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
-        ids_1R = rows_1RC.new_zeros(rows_1RC.shape[:2], dtype=torch.long)
+        ids_1R = rows_1RC.new_zeros(rows_1RC.shape[:2], dtype=torch.long)  # nobody reads them
         answer = self.answer_class(last_hidden_state=rows_1RC)
         self.decoder.forward = lambda *args, **keywords: answer
         try:

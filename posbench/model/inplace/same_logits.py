@@ -38,8 +38,8 @@ def compared_lengths(hook: AttentionHook) -> list[int]:
     limits = [hook.train_len]
     for layer in hook.encoding.layers():
         limits += [size for size in (layer.window, layer.chunk) if size]
-    beyond = [limit * 5 // 4 + 8 for limit in limits]
-    affordable = [length for length in beyond if length <= AFFORDABLE]
+    some_tokens_beyond = [limit * 5 // 4 + 8 for limit in limits]
+    affordable = [length for length in some_tokens_beyond if length <= AFFORDABLE]
     return [max(affordable)] if affordable else []
 
 

@@ -129,7 +129,7 @@ def visible(
     if mask_function is None:
         return mask
     text_start = texts[0][0] if texts else 0  # chunks are counted from there
-    first_row = torch.as_tensor(0).to(device)
+    first_row = torch.as_tensor(0).to(device)  # of the batch, and of the heads: rules are alike
 
     def sees(query: int, key_K: Tensor) -> Tensor:
         """True for the keys that a query of the first text sees: [K]."""
@@ -165,7 +165,7 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
 
     Raises ConfigError where zeros stand between them."""
     ones = mask_K.nonzero().flatten()
-    if not len(ones):
+    if not len(ones):  # a text of no token, at the end
         return len(mask_K), len(mask_K)
     first = int(ones[0])
     stop = int(ones[-1]) + 1
@@ -210,7 +210,7 @@ def _first_visible(sees: Sees, query: int) -> int:
     """First key that a query sees, if those that it sees are one interval that ends with itself."""
     low = 0
     high = query  # is seen
-    while low < high:
+    while low < high:  # the first key is in low..high; each round judges GRID keys between them
         key_K = torch.arange(low, high, max(1, (high - low) // GRID))
         seen_K = sees(query, key_K)
         if not seen_K.any():

@@ -51,7 +51,9 @@ def rows(
     one_band = not learns and len(layer.bands) == 1
     step = block_size(q_BHTD, MASKED if one_band else BLOCK)
     bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
-    if one_band and not layer.per_score and Bias.ROWS not in layer.encoding.biases:
+    # torch's kernel adds a mask to the scores, and can neither multiply them nor weigh whole rows.
+    adds_to_scores_alone = not layer.per_score and Bias.ROWS not in layer.encoding.biases
+    if one_band and adds_to_scores_alone:
         block = Masked(bands[0], v_BGTD)
     else:
         block = Weighted(layer, bands, v_BGTD, step, values)
@@ -67,7 +69,7 @@ def rows(
             outputs.append(checkpoint(block, start, stop, use_reentrant=False))
         else:
             outputs.append(block(start, stop))
-        layer.tell(len(outputs) / (len(starts) + 1))
+        layer.tell(len(outputs) / (len(starts) + 1))  # below 1: the MLP follows
     return torch.cat(outputs[::-1], dim=2)
 
 
@@ -104,17 +106,18 @@ class PreparedBand:
         self.q_pos_T, self.k_pos_T = band.positions(self.device)
         self.decay_D = encoding.decay()
         self.q_BHTD, self.k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-        if not weighs_rows:
+        if not weighs_rows:  # which scale by themselves
             self.q_BHTD = layer.scaled(self.q_BHTD, q_BHTD.shape[-1])
         self.sink_H = layer.sink(q_BHTD)
-        self.columns = encoding.columns(
-            self.q_pos_T, self.k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink
-        )
+        # Of one band alone a constant on all scores of a query changes nothing.
+        row_constant = len(layer.bands) > 1 or layer.has_sink
+        self.columns = encoding.columns(self.q_pos_T, self.k_pos_T, row_constant=row_constant)
         # Whole rows and scales by distance need the bias apart from the product of q and k.
         if self.columns is not None and not (weighs_rows or layer.distance_rules):
             self.q_BHTD, self.k_BGTD = fold(self.q_BHTD, self.k_BGTD, *self.columns)
             self.columns = None
         self.diagonal = None
+        # The bias depends on the index distance alone where coordinates lie on a line.
         if Bias.PROFILE in encoding.biases and band.line is not None:
             profile = functools.partial(layer.profile, band)
             self.diagonal = diagonal(profile, step, length, self.device)
@@ -125,7 +128,7 @@ class PreparedBand:
 
     def edges(self, start: int, stop: int, keys: slice) -> list[slice]:
         """Parts of `keys` that are not seen by every query of a block."""
-        if self.band.lot_T is not None:
+        if self.band.lot_T is not None:  # keys drawn at random
             return [keys]
         # Keys from `first` to before `end` are seen by all.
         first = int(self.band.first_T[start:stop].max())
@@ -275,7 +278,7 @@ class Weighted:
             if _some(keys):
                 slices.append(keys)
                 scores.append(self._scores(band, start, stop, keys))
-        sink = self.bands[0].sink(start, stop)
+        sink = self.bands[0].sink(start, stop)  # the layer's: each band has the same
         if sink is not None:
             scores.append(sink.expand(*scores[0].shape[:-1], -1))
         sizes = [part.shape[-1] for part in scores]
@@ -299,6 +302,7 @@ class Weighted:
             scores = softcap * torch.tanh(scores / softcap)
         elif band.hides:
             return scores
+        # With gradients each part changed in place would copy the gradient of all scores.
         hidden_in = [keys] if scores.requires_grad else band.edges(start, stop, keys)
         for some_keys in hidden_in:
             hidden = ~band.seen(start, stop, some_keys)

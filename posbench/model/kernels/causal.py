@@ -37,7 +37,7 @@ class _Causal(torch.autograd.Function):
     def forward(ctx: object, q_NTW: Tensor, k_NTW: Tensor, v_NTD: Tensor) -> Tensor:
         y_NTD = torch.empty_like(v_NTD)
         n_heads, length, _ = q_NTW.shape
-        weight_bytes = n_heads * length**2 // 2 * v_NTD.element_size()
+        weight_bytes = n_heads * length**2 // 2 * v_NTD.element_size()  # of the triangle
         ctx.keeps_weights = any(ctx.needs_input_grad) and weight_bytes <= KEPT
         weights = []
         for queries, keys in _blocks(length, n_heads):
@@ -65,6 +65,7 @@ class _Causal(torch.autograd.Function):
                 p_NSK = weights[number]
             else:
                 p_NSK = _weights(q_NTW[:, queries], k_NTW[:, keys]).to(dtype)
+            # gradient of the scores
             ds_NSK = torch.ops.aten._softmax_backward_data(
                 dy_NTD[:, queries] @ v_NTD[:, keys].mT, p_NSK, -1, dtype
             )

@@ -115,7 +115,7 @@ def chunked_sdpa(
             for at, y, lse in _calls(series, q_NBGPSW, k_NBGKW, v_NBGKW):
                 _merge_softmax(y_NBGPSD[at], lse_NBGPS1[at], y[..., :width], lse.unsqueeze(-1))
             done += series.n_pairs
-            layer.tell(done / (total + 1))
+            layer.tell(done / (total + 1))  # below 1: the MLP follows
     return y_BTGPD[:, first:].flatten(2, 3).transpose(1, 2).to(v_BGTD.dtype)
 
 
@@ -152,6 +152,7 @@ def _calls(
     """
     count, batch, groups, heads = q_NBGPSW.shape[:4]
     pairs = series.rows * series.keys * heads
+    # The kernel takes one dimension before the heads: a single piece has its key heads there.
     if count == 1 and pairs * batch * groups <= CALL:
         key_heads = (x[0].flatten(0, 1) for x in (q_NBGPSW, k_NBGKW, v_NBGKW))
         y, lse = _call(series.kind, *key_heads)
@@ -184,7 +185,7 @@ def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tens
     n_rows = q_NPSW.shape[2]
     q_NPSW, mask = whole_groups(q_NPSW, mask)
     y, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        q_NPSW, k, v, 0.0, triangle, attn_mask=mask, scale=1.0
+        q_NPSW, k, v, dropout_p=0.0, is_causal=triangle, attn_mask=mask, scale=1.0
     )
     y = y[:, :, :n_rows]
     lse = lse[:, :, :n_rows]
@@ -210,7 +211,8 @@ def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Series] | None
     None unless there are long runs of queries in which each end of the interval stands still or
     moves along."""
     runs = _runs(first_T, last_T, begin)
-    if len(runs) > 8 + len(first_T) // 64:
+    most_runs = 8 + len(first_T) // 64  # of 64 queries in the mean; a few may be short
+    if len(runs) > most_runs:
         return None
     return [piece for start, stop in runs for piece in _pieces_of_run(first_T, last_T, start, stop)]
 
@@ -222,6 +224,7 @@ def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
     seen_T = (last_T >= first_T)[begin:]
     ends_2T = torch.stack((first_T, last_T))[:, begin:].where(seen_T, 0)
     step_2T = ends_2T.diff(dim=1, prepend=ends_2T[:, :1])
+    # A run ends where an end of the interval jumps or no key is seen, and where a step changes.
     torn_T = ((step_2T < 0) | (step_2T > 1)).any(dim=0) | (seen_T != seen_T.roll(1))
     bent_T = (step_2T != step_2T.roll(1, dims=1)).any(dim=0)
     starts = [0]
@@ -244,12 +247,13 @@ def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> It
     low_step = int(first_T[second]) - low
     high_step = int(last_T[second]) - high
     width = high - low + 1
-    if not (low_step and high_step):
+    moves_along = low_step and high_step  # a sliding window
+    if not moves_along:
         rows = ROWS
     elif width <= NARROW:
         yield from _diagonals(low, width, start, stop)
         return
-    else:
+    else:  # fewer queries than keys, so that both triangles fit into the interval
         rows = min(ROWS, (width - 1) // STEP * STEP)
     for at in range(start, stop, rows):
         size = min(rows, stop - at)

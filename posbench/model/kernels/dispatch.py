@@ -122,9 +122,9 @@ def fusible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if not layer.causal or layer.per_score or encoding.biases & FOR_BLOCKS:
         return False
-    if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:
+    if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:  # their sums would lose digits
         return False
-    return foldable(layer, layer.bands[0])
+    return foldable(layer, layer.bands[0])  # a causal plan has one band
 
 
 def fused(
@@ -143,8 +143,9 @@ def fused(
     out_dtype = v_BGTD.dtype
     gated = gates_BHT is not None
     by_causal = _by_causal(v_BGTD, gated)
-    # A power of two changes no digit, whoever multiplies by it.
-    kernel_scales = layer.bare and math.log2(scored_width) % 2 == 0 and not by_causal
+    # For a width of 4^n 1 / sqrt(D) is a power of two, which changes no digit, whoever multiplies.
+    is_power_of_two = math.log2(scored_width) % 2 == 0
+    kernel_scales = layer.bare and is_power_of_two and not by_causal
     dtype = of_fused(v_BGTD, gated)
     q_BHTW, k_BGTW, v_BGTW = operands(
         layer,
@@ -165,7 +166,7 @@ def fused(
         kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scale)
     results = (slice(int(layer.has_sink), None), slice(width))  # a sink is the first token
     batch, heads = q_BHTW.shape[:2]
-    short = batch * heads * length**2 // 2 <= CALL
+    short = batch * heads * length**2 // 2 <= CALL  # pairs of the triangle
     if short or v_BGTD.device.type != "cpu" or torch.is_grad_enabled():
         return _all_heads(kernel, q_BHTW, k_BGTW, v_BGTW, by_causal)[:, :, *results].to(out_dtype)
     # The output projection reads it in this order.
@@ -178,7 +179,7 @@ def fused(
         y_BHTW = _some_heads(kernel, q_BHTW, k_BGTW, v_BGTW, head, stop)
         y_BTHD[:, :, head:stop] = y_BHTW[:, :, *results].transpose(1, 2)
         del y_BHTW  # so that the next call reuses its memory
-        layer.tell(stop / (heads + 1))
+        layer.tell(stop / (heads + 1))  # below 1: the MLP follows
     return y_BTHD.transpose(1, 2)
 
 
@@ -215,7 +216,7 @@ def _some_heads(
 ) -> Tensor:
     """Output of heads head..stop-1, one or two: [B, 1 or 2, T, W]."""
     groups = q_BHTW.shape[1] // k_BGTW.shape[1]
-    key_heads = slice(head // groups, (stop - 1) // groups + 1)
+    key_heads = slice(head // groups, (stop - 1) // groups + 1)  # one that both share, or two
     k = k_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
     v = v_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
     return kernel(q_BHTW[:, head:stop], k, v)

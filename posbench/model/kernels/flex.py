@@ -37,6 +37,7 @@ def possible(layer: LayerPlan) -> bool:
         return False
     if encoding.biases & (Bias.ROWS | Bias.PAIRWISE | Bias.CONTENT):
         return False
+    # A profile becomes a table by index distance, which needs coordinates on a line.
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
 
@@ -117,6 +118,8 @@ def _score_mods(
     """Changes of a score s of query i and key j: rules by distance, columns of a bias, its profile,
     and gates.
     """
+    # Later keys, of a distance below 0, are hidden: any value is right there. Defaults such as r=r
+    # bind what a loop goes on to change.
     delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
     mods = []
     for rule in layer.distance_rules:
@@ -185,7 +188,7 @@ def block_mask(band: BandPlan, device: torch.device):
     # A last block that the text does not fill has fewer queries or keys, so it is masked and not
     # run whole.
     unmasked_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
-    if band.lot_T is not None:
+    if band.lot_T is not None:  # keys drawn at random hide some everywhere
         unmasked_QK = torch.zeros_like(unmasked_QK)
     mask = BlockMask.from_kv_blocks(
         *listed(touched_QK & ~unmasked_QK),
@@ -207,6 +210,7 @@ def _mask_mod(band: BandPlan, device: torch.device) -> Callable:
 
     if band.lot_T is None:
         return inside
+    # Of its interval a query sees the keys whose lot is below its share.
     lot_T = band.lot_T.to(device)
     share_T = band.share_T.to(device)
     return lambda b, h, i, j: inside(b, h, i, j) & (lot_T[j] < share_T[i])

@@ -29,7 +29,8 @@ class Bloom(Family):
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
         bias_H1T = model.base_model.build_alibi_tensor(mask_BT, shape.n_head, torch.float32)
-        return Sloped(shape, bias_H1T[:, 0, 1])
+        slope_H = bias_H1T[:, 0, 1]  # the bias of position 1
+        return Sloped(shape, slope_H)
 
     def forward(
         self,
@@ -42,6 +43,7 @@ class Bloom(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
+        """BloomAttention.forward with the `registered` function in place of its own scores."""
         qkv = module._reshape(module.query_key_value(hidden_BSC))
         y_BSC = attended(
             registered,
@@ -49,9 +51,9 @@ class Bloom(Family):
             qkv,
             layer_past,
             attention_mask,
-            module.inv_norm_factor,
-            module.attention_dropout.p,
-            output_attentions,
+            scaling=module.inv_norm_factor,
+            dropout=module.attention_dropout.p,
+            output_attentions=output_attentions,
         )
         y_BSC = dropout(module.dense(y_BSC), module.hidden_dropout, module.training)
         return residual_BSC + y_BSC, None

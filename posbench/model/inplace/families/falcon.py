@@ -43,9 +43,9 @@ class Falcon(Family):
         bias_H1T = code_of(self.modules[0]).build_alibi_tensor(mask_BT, shape.n_head, torch.float32)
         return Sloped(
             shape,
-            bias_H1T[:, 0, 1],
-            rounded=torch.bfloat16,
-            divisor=shape.head_dim**0.5,
+            bias_H1T[:, 0, 1],  # of position 1: the slopes
+            rounded=torch.bfloat16,  # Falcon computes its biases so, whatever its format
+            divisor=shape.head_dim**0.5,  # and divides them like its scores
         )
 
     def forward(
@@ -59,9 +59,10 @@ class Falcon(Family):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
+        """FalconAttention.forward with the `registered` function in place of its own scores."""
         by_head = module._split_heads(module.query_key_value(hidden_BSC))
         q_BHSD, k_BGSD, v_BGSD = (x_BSHD.transpose(1, 2) for x_BSHD in by_head)
-        if module.new_decoder_architecture:
+        if module.new_decoder_architecture:  # its _split_heads repeats key heads: each once again
             group = module.num_heads // module.num_kv_heads
             k_BGSD = k_BGSD[:, ::group]
             v_BGSD = v_BGSD[:, ::group]
@@ -74,9 +75,10 @@ class Falcon(Family):
             (q_BHSD, k_BGSD, v_BGSD),
             layer_past,
             attention_mask,
-            module.inv_norm_factor,
-            module.attention_dropout.p if self.has_alibi else 0.0,
-            output_attentions,
+            scaling=module.inv_norm_factor,
+            # Falcon itself drops attention weights with ALiBi alone.
+            dropout=module.attention_dropout.p if self.has_alibi else 0.0,
+            output_attentions=output_attentions,
         )
         return module.dense(y_BSC), None
 

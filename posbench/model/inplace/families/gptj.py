@@ -32,9 +32,10 @@ class Table(nn.Module):
         self.register_buffer("inv_freq", 1.0 / (BASE ** (pair_F.float() / n_channels)))
         position_1N = torch.arange(n_rows, device=table_NR.device)[None]
         cos_1NF, sin_1NF = self(table_NR.float(), position_1N)
-        difference = float((torch.cat((sin_1NF, cos_1NF), dim=-1)[0] - table_NR).abs().max())
+        computed_NR = torch.cat((sin_1NF, cos_1NF), dim=-1)[0]
+        difference = float((computed_NR - table_NR).abs().max())
         allowed = EXACT if table_NR.dtype in (torch.float32, torch.float64) else ROUNDED
-        if not difference <= allowed:
+        if not difference <= allowed:  # also true of NaN
             raise ConfigError(
                 f"The table of sines and cosines of this model differs by {difference:.1e} from the"
                 f" angles of base {BASE}, where rounding explains {allowed:g}: posbench does not"
@@ -76,6 +77,7 @@ class GptJ(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
+        """The module's forward with the `registered` function in place of its own scores."""
         q_BSHD, k_BSHD, v_BSHD = self.projected(module, hidden_states)
         cos_BSF, sin_BSF = self.table(hidden_states, position_ids)
         turn = code_of(module).apply_rotary_pos_emb
@@ -86,9 +88,9 @@ class GptJ(Family):
             tuple(x_BSHD.transpose(1, 2) for x_BSHD in (q_BSHD, k_BSHD, v_BSHD)),
             layer_past,
             attention_mask,
-            1 / module.scale_attn,
-            module.attn_dropout.p,
-            output_attentions,
+            scaling=1 / module.scale_attn,
+            dropout=module.attn_dropout.p,
+            output_attentions=output_attentions,
         )
         return module.resid_dropout(module.out_proj(y_BSC)), None
 

@@ -34,6 +34,7 @@ class Mpt(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
+        """MptAttention.forward with the `registered` function in place of its own scores."""
         mixed_BSX = module.Wqkv(hidden_BSC)
         if module.clip_qkv:
             mixed_BSX = mixed_BSX.clamp(min=-module.clip_qkv, max=module.clip_qkv)
@@ -47,8 +48,8 @@ class Mpt(Family):
             qkv,
             past_key_values,
             attention_mask,
-            module.softmax_scale,
-            module.attn_dropout_p,
-            output_attentions,
+            scaling=module.softmax_scale,
+            dropout=module.attn_dropout_p,
+            output_attentions=output_attentions,
         )
         return module.out_proj(y_BSC), None
