@@ -42,15 +42,15 @@ def write_run(folder: Path, encoding: str, seed: int, last_step: int, kept: bool
     if kept:
         run_id = f"{encoding}-64at{last_step}-s{seed}-9876543210"
     path = folder / run_id
-    made = write_eval(
-        folder / "new", encoding, "none", "none", losses(), LENGTHS, seed, run_id=run_id
-    )
+    step = last_step if kept else None
+    changed = {"run_id": run_id, "step": step}
+    made = write_eval(folder / "new", encoding, "none", "none", losses(), LENGTHS, seed, **changed)
     made.parents[2].rename(path)
     config = {
         "encoding": {"_target_": "posbench.encodings.rope.Rope"},
         "model": {},
         "data": {},
-        "train": {"length": 64, "steps": 4, "step": last_step if kept else None},
+        "train": {"length": 64, "steps": 4, "step": step},
         "seed": seed,
     }
     (path / "config.yaml").write_text(json.dumps(config))
