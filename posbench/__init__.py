@@ -113,13 +113,18 @@ def compare(
 
     The frame has a row for each line and length. `paths` are as for `posbench.frame`; the other
     words are those of scripts/compare.py: lines such as ["rope|yarn", "fox"], length "8x" or 512,
-    against a line, by "length" for all lengths. Columns:
+    against a line or "each", by "length" for all lengths. Named lines are compared with the first
+    of them at each length, if nothing else is said. Columns:
 
         value, difference, low, high    in the unit; the difference is to the line `against`, with
                                         both ends of its 95 % interval
-        p, p_corrected, verdict         best, worse, better, not told apart, no interval
-        seeds, n_documents, interval_of compared seeds, and the source of the interval
-        gate                            passed or failed: whether the trainings use their window
+        p, p_corrected                  two-sided, of no difference; by Holm for all differences
+        verdict                         best, worse, better, not told apart, no interval
+        seeds, n_documents, interval_of compared seeds, and the source of the interval: documents,
+                                        or means of seeds
+        gate                            passed or failed: whether the trainings use their window;
+                                        empty if it is unknown
+        reason                          why there is no interval
 
     Raises ConfigError for lines and lengths that are not there.
     """
