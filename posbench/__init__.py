@@ -184,7 +184,7 @@ def plot(
     reference: str | None = None,
     xlim: tuple[float | None, float | None] = (None, None),
     ylim: tuple[float | None, float | None] = (None, None),
-    bars: str = "interval",
+    bars: str | None = None,
 ) -> "Axes | numpy.ndarray":
     """Axes of a figure of a frame's losses or accuracies, of matplotlib.
 
@@ -207,7 +207,8 @@ def plot(
         reference   floor, change, none, or a line: what is subtracted (a perplexity is divided)
         xlim, ylim  ends of the axes; None for that of the data
         bars        interval (95 %, over seeds and documents where the losses of targets are known,
-                    else over seeds), seeds (a thin line for each behind the mean), none
+                    else over seeds), seeds (a thin line for each behind the mean), none; by default
+                    intervals, unless those of losses would hide the lines
 
     Lines of several frames in one (pandas.concat) are told apart by the column source. A footnote
     says the scales and the bars. Bars of a loss, a perplexity or an accuracy are not paired: two

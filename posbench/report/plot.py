@@ -37,7 +37,10 @@ from posbench.report.figures.uncertainty import (
     NO_BARS,
     PAIRED,
     SEED_LINES,
+    TOO_WIDE,
+    UNPAIRED,
     bars_line,
+    hide_lines,
     interval_of,
     values_of_seeds,
 )
@@ -75,6 +78,7 @@ SECTIONS = 4  # lines of a caption on what was measured
 LOST = 8  # names of lines that state nothing
 LISTED = 20  # words that an error lists
 MANY = 12  # places on x; with more, lines have no markers
+HIDDEN = "hidden"  # intervals that are not drawn, since they would hide the lines
 SHARED = "shared seeds"  # basis of a difference to a line of other trainings
 MOST_EXPONENT = 500.0  # nats whose perplexity is drawn as it is
 
@@ -95,7 +99,7 @@ class Options:
     reference: str | None = None
     xlim: tuple[float | None, float | None] = (None, None)
     ylim: tuple[float | None, float | None] = (None, None)
-    bars: str = INTERVAL
+    bars: str | None = None
 
 
 class Quantities(NamedTuple):
@@ -135,7 +139,7 @@ def draw_figure(
 
     one_of("size", options.size, SIZES)
     one_of("style", options.style, STYLES)
-    one_of("bars", options.bars, BARS)
+    one_of("bars", options.bars or INTERVAL, BARS)
     frame = _checked(frame)
     by_position = frame.window.notna() if "window" in frame else frame.train_len.isna()
     drawn = _quantities(frame, by_position, options)
@@ -145,7 +149,7 @@ def draw_figure(
         other = "length" if drawn.x == "position" else "position"
         way_out = f": choose x={other}" if len(frame) else ", since the frame is empty"
         raise ConfigError(f"Nothing here was measured by {drawn.x}{way_out}.")
-    table = _with_marks(table, drawn, options.bars)
+    table = _with_marks(table, drawn, options.bars or INTERVAL)
     table = selected(table, options.lines)
     table = _without_early(table, drawn, options)
     shown = table[table.mark.notna()]
@@ -153,6 +157,10 @@ def draw_figure(
         raise ConfigError(
             f"None of these lines states {drawn.name}: choose another y or reference."
         )
+    bars = options.bars or _usual_bars(shown)
+    if bars == HIDDEN:
+        table["mark"] = [mark and replace(mark, low=None, high=None) for mark in table.mark]
+        shown = table[table.mark.notna()]
     _check_xlim(shown, options.xlim)
     names = Names(list(table.point), options.labels)
     for word in options.labels:
@@ -162,14 +170,14 @@ def draw_figure(
         one_of("panel", name, frame.columns, ", or none")
     panels = _panels(shown, columns, names, drawn.x)
     axes = _axes(shown, drawn, options)
-    of_bars = [line.removesuffix(PAIRED).strip() for line in _bars_lines(shown, options.bars)]
+    of_bars = [line.removesuffix(PAIRED).strip() for line in _bars_lines(shown, bars)]
     footnotes = [line_of(axes.scales, *of_bars)]
     # print dollar signs in names as they are
     with matplotlib.rc_context({"text.parse_math": False}):
         figure = lay_out(panels, axes, options.size, options.title, footnotes)
     if options.style == "dark":
         darken(figure)
-    return figure, functools.partial(_caption, table, drawn, names, axes.scales, options.bars)
+    return figure, functools.partial(_caption, table, drawn, names, axes.scales, bars)
 
 
 def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -572,8 +580,20 @@ def _caption(
     return lines
 
 
+def _usual_bars(shown: "pandas.DataFrame") -> str:
+    """Bars of a figure without a choice: HIDDEN for intervals that would hide the lines."""
+    for basis, rows in shown.groupby("basis", sort=False):
+        points = list(rows.point)
+        values = [getattr(point, basis) for point in points] if basis in UNPAIRED else [0.0]
+        if hide_lines(points, basis, max(values) - min(values)):
+            return HIDDEN
+    return INTERVAL
+
+
 def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
     """Sentences on the bars of drawn points, one for each basis."""
+    if bars == HIDDEN:
+        return [TOO_WIDE]
     lines = []
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)

@@ -180,6 +180,17 @@ def test_caption_and_footnote_say_which_bars_there_are(folder, y, kind):
     assert bool(bars(figure.axes[0])) == ("95 %" in footnote)
 
 
+def test_intervals_that_would_hide_the_lines_are_drawn_where_they_are_asked_for():
+    frame = posbench.frame(REPORTED / "engines")
+    drawn, said = {}, {}
+    for kind in (None, "interval"):
+        options = Options(y="nats", bars=kind, panel="none", lines="rope|yarn, rope|ntk")
+        figure, caption = draw_figure(frame, options)
+        drawn[kind] = len(bars(figure.axes[0]))
+        said[kind] = "differ more from text to text" in " ".join(caption())
+    assert drawn == {None: 0, "interval": 4} and said == {None: True, "interval": False}
+
+
 def test_seeds_are_thin_lines_behind_the_mean(headline):
     axes = posbench.plot(headline, y="ppl", lines="alibi|none|none", bars="seeds")
     own = line_of(headline, "alibi")

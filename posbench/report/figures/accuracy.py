@@ -197,9 +197,9 @@ def _draw_maps(
             if (row, length) not in scores:
                 draw_unmeasured(axes, lengths.index(length), row)
         _fill_map(axes, scores, lengths)
-    caption = list(caption)
+    caption = [*caption, "Colours: linear, from white at 0 to green at 1."]
     if any(len(scores) < len(rows) * len(lengths) for scores in maps.values()):
-        caption.append("Hatched: not measured. Colours: linear, from white at 0 to green at 1.")
+        caption.append("Hatched: not measured.")
     frame.caption(caption)
     return frame.figure
 

@@ -8,7 +8,13 @@ from posbench.report.figures.lines import Line, Mark, Panel, beyond_top, draw, i
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
-from posbench.report.figures.uncertainty import INTERVAL, barred_mark
+from posbench.report.figures.uncertainty import (
+    INTERVAL,
+    NO_BARS,
+    TOO_WIDE,
+    barred_mark,
+    hide_lines,
+)
 from posbench.report.records import CurvePoint, tick_lengths
 
 MANY = 12  # lengths from which only those with a tick have a marker
@@ -22,6 +28,9 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     column = "difference" if relative else "nll"
     values = [getattr(point, column) for point in curve]
     edges = limits([value for value in values if value is not None] or [0.0], relative)
+    too_wide = bars == INTERVAL and hide_lines(curve, column, edges[1] - edges[0])
+    if too_wide:
+        bars = NO_BARS
     lengths = sorted({point.length for point in curve})
     ticked = tick_lengths(lengths)
 
@@ -47,6 +56,8 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
         beyond = beyond_top(lines_here, edges[1], ticked)
         panels.append(Panel(group.heading, lines_here, scales, others, beyond, relative))
     notes = caption(curve, relative, scales_line(LOG, BENT if relative else LINEAR), bars)
+    if too_wide:
+        notes.append(TOO_WIDE)
     if any(group.others for group in shown):
         notes.append("Thin grey: the methods of the other panels of that name.")
     return draw(title, in_rows(panels, columns), notes)

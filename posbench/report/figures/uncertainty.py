@@ -4,6 +4,7 @@ Columns are those of records: nll, difference, change and accuracy of a curve; n
 doubling by context; accuracy of tasks."""
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.lines import Mark
@@ -51,6 +52,12 @@ PAIRED = (
 )
 
 
+TOO_WIDE = (
+    "No bars: losses differ more from text to text than from line to line. All lines read the same"
+    " texts, so compare their paired differences (compare.py)."
+)
+
+
 def check_bars(word: str) -> str:
     """The word for bars. Raises ConfigError for one that is not in BARS."""
     if word not in BARS:
@@ -87,6 +94,18 @@ def _stated(record: SectionKey, column: str) -> tuple[float, float] | None:
     if column == "difference" and record.floor is not None:
         return low - record.floor, high - record.floor
     return None
+
+
+def hide_lines(records: Iterable[SectionKey], column: str, height: float) -> bool:
+    """True if most intervals of a loss or accuracy take over half of an axis of that height, and
+    there are several lines, which they would hide.
+    """
+    records = list(records)
+    if column not in UNPAIRED or len({record.method for record in records}) < 2:
+        return False
+    ends = filter(None, (interval_of(record, column) for record in records))
+    widths = [high - low for low, high in ends]
+    return bool(widths) and median(widths) > height / 2
 
 
 def values_of_seeds(record: SectionKey, column: str) -> dict[object, float]:

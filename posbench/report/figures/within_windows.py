@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import NamedTuple
 
 from posbench.report.figures.captions import (
@@ -29,8 +28,10 @@ from posbench.report.figures.uncertainty import (
     INTERVAL,
     NO_BARS,
     SEED_LINES,
+    TOO_WIDE,
     barred_mark,
     bars_line,
+    hide_lines,
     interval_of,
     interval_words,
     values_of_seeds,
@@ -43,10 +44,6 @@ from posbench.report.tables import gain_cell
 Reading = tuple[float | None, float | None]  # a value and half of its interval
 Value = Callable[[ContextPoint | CurvePoint], Reading]
 ROOM = 0.3  # nats/token
-TOO_WIDE = (
-    "Losses have no bars here: they differ more from text to text than from line to line, and all"
-    " lines read the same texts."
-)
 
 
 @report_figure("context", "context", "Loss by context")
@@ -173,7 +170,8 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, True)
     columns = [loss]
     loss_bars = bars
-    if bars == INTERVAL and _are_too_wide(loss):
+    height = loss.edges.high - loss.edges.low
+    if bars == INTERVAL and hide_lines(loss.points, "nll", height):
         loss_bars = NO_BARS
     notes = caption(curve, relative=False, scales=scales_line(LOG, LINEAR), bars=loss_bars)
     if loss_bars != bars:
@@ -201,13 +199,6 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
 
 def _has_intervals(column: Column, bars: str) -> bool:
     return bars == INTERVAL and any(interval_of(point, column.name) for point in column.points)
-
-
-def _are_too_wide(column: Column) -> bool:
-    """True if most intervals are wider than half of the axis, where they would hide the lines."""
-    ends = [interval_of(point, column.name) for point in column.points]
-    widths = [high - low for low, high in filter(None, ends)]
-    return bool(widths) and median(widths) > (column.edges.high - column.edges.low) / 2
 
 
 def _change(point: CurvePoint) -> Reading:
