@@ -1,6 +1,7 @@
 """Loss over length in small panels on shared axes: encodings, then each encoding's extensions."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 from posbench.report.figures.captions import BENT, LINEAR, LOG, caption, scales_line
@@ -18,6 +19,7 @@ from posbench.report.figures.uncertainty import (
 from posbench.report.records import CurvePoint, tick_lengths
 
 MANY = 12  # lengths from which only those with a tick have a marker
+LEFT_FREE = 0.2  # of the lower edge of a panel
 LONG_NAME = 160  # points of a name from which two panels stand beside one another, not three
 
 
@@ -87,9 +89,9 @@ def _set_up(
     margin = 1.06 if high > low else 1.12
     axes.set_xlim(low / 1.12, high * margin)
     bottom, top = edges
-    # the right half of a figure of differences has a line on what lies below 0
-    in_left_half = train_len**2 < low * high
-    up = 4 if in_left_half or not relative else 16
+    # the text on what lies below 0 leaves this part of the lower edge to the training length
+    is_left = high == low or math.log(train_len / low) < LEFT_FREE * math.log(high / low)
+    up = 4 if is_left or not relative else 16
     style = {"fontsize": 7.5, "color": GREY}
     note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), **style)
     if relative:
