@@ -163,7 +163,7 @@ SAID = {  # (folder, y, bars): what caption and footnote say of bars
     ("books", "ppl", "interval"): "of the loss, over 3 seeds alone",
     ("demo", "ppl", "interval"): "of the loss, over 203 documents (one seed)",
     ("demo", "ppl", "seeds"): "No lines of seeds: one seed: train more (seed=0,1,2)",
-    ("catalogue", "ppl", "interval"): "No bars: one seed, and the loss of each target is not",
+    ("catalogue", "ppl", "interval"): "No bars: one seed, and the losses of its targets are",
 }
 
 

@@ -20,6 +20,7 @@ LEADER = 14
 
 # points: fonts of names of lines and of values beyond the axis, and the height of a line of text
 LABEL = 8.2
+HEADING = 9.5
 SMALL, SMALLEST = 7.2, 5.0
 GAP = 9.6
 SMALL_GAP = SMALL + 1.3
@@ -112,7 +113,7 @@ def draw(
             panel.scales(axes)
             _fill(axes, panel)
             above = 6 + stack(panel.beyond)
-            axes.set_title(panel.title, fontsize=9.5, loc="left", pad=above, color="#222222")
+            axes.set_title(panel.title, fontsize=HEADING, loc="left", pad=above, color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
 

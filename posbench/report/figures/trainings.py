@@ -40,12 +40,15 @@ from posbench.report.figures.captions import (
     sentences,
 )
 from posbench.report.figures.lines import (
+    BETWEEN,
+    HEADING,
     Line,
     Mark,
     Panel,
     draw,
     in_rows,
     names_at_the_end,
+    width,
     with_interval,
 )
 from posbench.report.figures.palette import Pen, bases, looks
@@ -585,7 +588,10 @@ def _by_steps(
         )
         if relative:
             return Panel(f"{heading} minus before at {length} tokens", lines, scales)
-        return Panel(f"{heading} at {length} tokens ({unit})", lines, scales)
+        title = f"{heading} at {length} tokens ({unit})"
+        if width(title, HEADING) > NARROW + BETWEEN:
+            title = f"{heading}\nat {length} tokens ({unit})"
+        return Panel(title, lines, scales)
 
     rows = []
     for heading, part in parts.items():

@@ -38,8 +38,8 @@ HALVES = {  # {column: half of its interval}
 UNPAIRED = ("nll", "accuracy")
 NAMES = {"nll": "the loss", "accuracy": "the accuracy"}
 WAY_OUT = (
-    "one seed, and the loss of each target is not in these files: give the folders of runs, which"
-    " have it, or train more seeds (seed=0,1,2)"
+    "one seed, and the losses of its targets are not in these files, or do not weigh alike: give"
+    " the folders of runs, which have them, or train more seeds (seed=0,1,2)"
 )
 NOT_STATED = (
     "these files state none of it: give the folders of runs, or rows.csv, which has every seed"
