@@ -277,7 +277,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         ]
     )
     made = trainings.accuracy_steps(scores, "Fine-tuned")
-    assert [axes.get_title(loc="left") for axes in made.axes] == [
+    assert [axes.get_title(loc="left").replace("\n", " ") for axes in made.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)"
         for task in ("copy", "copy last")
         for length in (64, 256)
