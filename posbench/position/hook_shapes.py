@@ -38,6 +38,7 @@ def check_hooks(encoding: Encoding) -> None:
             _check(layer_encoding, result)
         if layer_encoding.placed_by_content:
             _check_causal(layer_encoding, index)
+            _check_turns(layer_encoding)
 
 
 @torch.no_grad()
@@ -101,4 +102,15 @@ def _check_causal(encoding: Encoding, index: int) -> None:
         raise ConfigError(
             f"{type(encoding).__name__}.content_positions moves a token by what comes after it: a"
             " model would see what it predicts; let each position depend on earlier tokens alone."
+        )
+
+
+@torch.no_grad()
+def _check_turns(encoding: Encoding) -> None:
+    """Raise ConfigError for positions from the text that no table reads."""
+    pos_T = torch.arange(LENGTH, dtype=torch.float64)
+    if encoding.table(pos_T, encoding.spectrum()) is None:
+        raise ConfigError(
+            f"{type(encoding).__name__}.content_positions has no effect, since the encoding has no"
+            " table that reads positions: define table and rotate, or inherit from Rope."
         )

@@ -272,6 +272,11 @@ class FromTheEnd(ByIndex):
         return x_BTC.sum(dim=-1)[:, None].flip(-1)
 
 
+class Unread(Encoding):
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return torch.zeros(len(x_BTC), 1, x_BTC.shape[1])
+
+
 class WrongPairs(ByIndex):
     def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
         return torch.zeros(len(x_BTC), 4, x_BTC.shape[1], 3)
@@ -281,6 +286,7 @@ class WrongPairs(ByIndex):
     ("kind", "message"),
     [
         (WrongPositions, r"content_positions gives \[1, 3\], and \[B, H, T\] = \[1, 4, 3\]"),
+        (Unread, "content_positions has no effect, since the encoding has no table"),
         (FromTheEnd, "content_positions moves a token by what comes after it"),
         (
             WrongPairs,
@@ -288,7 +294,7 @@ class WrongPairs(ByIndex):
         ),
     ],
 )
-def test_content_of_the_wrong_shape_or_from_the_future_is_refused(kind, message):
+def test_content_of_the_wrong_shape_from_the_future_or_without_effect_is_refused(kind, message):
     with pytest.raises(ConfigError, match=message):
         check_hooks(kind(SHAPE))
 
