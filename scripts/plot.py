@@ -5,7 +5,7 @@ python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=
     [panel=encoding] [COLUMN=VALUE,...] [out=FILE]
 
 PATH        a folder of runs or of a report, a run, a CSV of losses, or the name of a reported
-            experiment; lines of several carry theirs
+            experiment; lines of several name theirs
 y           difference (to the floor), change (to no extension), nats, ppl, bpb, accuracy
 x           length, multiple (of the training length), position, step (of trainings that
             train.validate_lengths watched)
