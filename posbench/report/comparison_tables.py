@@ -1,6 +1,7 @@
 """Tables and rows of comparisons."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.comparison import ACCURACY, BEST, Compared, Comparison, SectionName
@@ -230,3 +231,25 @@ def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | No
         for line in lines:
             console.print(line, markup=False, soft_wrap=width is None)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+class Block(NamedTuple):
+    """A table, its result in sentences, and lines on how it was made."""
+
+    table: Table
+    result: list[str]
+    how: list[str]
+
+
+def blocks_text(blocks: Sequence[Block], width: int | None = None) -> str:
+    """Tables with their sentences for a terminal, as `terminal_text`; lines on how all of them were
+    made stand once, at the end.
+    """
+    of_all = [line for line in blocks[0].how if all(line in block.how for block in blocks)]
+    texts = []
+    for block in blocks:
+        own = [line for line in block.how if line not in of_all]
+        texts.append(terminal_text([block.table], [*block.result, *own], width))
+    if of_all:
+        texts.append(terminal_text([], of_all, width))
+    return "\n\n".join(texts) if len(blocks) > 1 else "\n".join(texts)

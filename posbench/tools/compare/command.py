@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
@@ -20,6 +19,8 @@ from posbench.report.comparison_request import (
     comparisons,
 )
 from posbench.report.comparison_tables import (
+    Block,
+    blocks_text,
     check_unit,
     heading,
     ranking_table,
@@ -27,7 +28,6 @@ from posbench.report.comparison_tables import (
     rows_of,
     table_by,
     table_each,
-    terminal_text,
 )
 from posbench.report.comparison_words import (
     NATS,
@@ -37,7 +37,7 @@ from posbench.report.comparison_words import (
     result,
 )
 from posbench.report.records import grouped
-from posbench.report.table_formats import Table, printed
+from posbench.report.table_formats import printed
 from posbench.results.sweep_names import runs_of_sweeps
 from posbench.tools.explore.command import COMMITTED, USUAL, collected, named
 
@@ -53,14 +53,6 @@ DEFAULTS = {
 }
 CHOICES = {"by": BY, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
 SUFFIXES = (".csv", ".md", ".tex", ".png", ".svg", ".pdf")
-
-
-class Block(NamedTuple):
-    """A table, and the lines of text that belong to it."""
-
-    table: Table
-    result: list[str]
-    how: list[str]
 
 
 def compare_words(words: list[str]) -> None:
@@ -99,7 +91,7 @@ def compare_words(words: list[str]) -> None:
     unit = options["unit"] or NATS
     blocks = _blocks(made, request, unit)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(_text(blocks, width))
+    print(blocks_text(blocks, width))
     for note in notes:
         print(note)
     if options["out"]:
@@ -196,18 +188,6 @@ def _titles(made: Sequence[Comparison]) -> list[str]:
         f"{title}; {comparison.section.setting}" if titles.count(title) > 1 else title
         for comparison, title in zip(made, titles, strict=True)
     ]
-
-
-def _text(blocks: Sequence[Block], width: int | None) -> str:
-    """Tables with their results; what is said of all of them stands once, at the end."""
-    of_all = [line for line in blocks[0].how if all(line in block.how for block in blocks)]
-    texts = []
-    for block in blocks:
-        own = [line for line in block.how if line not in of_all]
-        texts.append(terminal_text([block.table], [*block.result, *own], width))
-    if of_all:
-        texts.append(terminal_text([], of_all, width))
-    return "\n\n".join(texts) if len(blocks) > 1 else "\n".join(texts)
 
 
 def _write(

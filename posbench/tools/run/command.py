@@ -228,8 +228,8 @@ def _show_ranking(jobs: list[Job]) -> None:
     """Print the lines of a sweep, ranked at their longest length, if two can be compared."""
     from posbench.report.comparison_request import Request as ComparisonRequest
     from posbench.report.comparison_request import comparisons
-    from posbench.report.comparison_tables import ranking_table, terminal_text
-    from posbench.report.comparison_words import NATS, Scale, result
+    from posbench.report.comparison_tables import Block, blocks_text, ranking_table
+    from posbench.report.comparison_words import NATS, Scale, how_compared, result
     from posbench.report.report import collect
 
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
@@ -239,10 +239,12 @@ def _show_ranking(jobs: list[Job]) -> None:
     except (ConfigError, RunError):
         return  # the report says what is damaged
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    blocks = []
     for comparison in made[:MOST_RANKINGS]:
         scale = Scale(NATS, comparison.measure)
         table = ranking_table(comparison, scale)
-        print(terminal_text([table], [result(comparison, scale), ""], width))
+        blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
+    print(blocks_text(blocks, width))
     if len(made) > MOST_RANKINGS:
         print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
 
