@@ -38,7 +38,7 @@ class BipeRope(Rope):
     """Rows within segments, RoPE between them. Raises ConfigError for no separators."""
 
     reads_tokens = True
-    tested_with = {"yarn": "the paper", "window": "a mask: no position moves"}
+    tested_with = {"window": "a mask: no position moves"}
 
     def __init__(
         self,
