@@ -37,7 +37,6 @@ OVER_NEXT = {
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
 REFERENCES = {UNCHANGED: "the model as it is", CUT: "the cut text"}
-APART = 0.05  # octaves between the marks of two lines
 LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
 CAPTION = (
     "Nats per token with 95 % intervals over documents, on the test documents. Left: up to the"
@@ -381,7 +380,7 @@ def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
         axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set_xlabel(label, fontsize=FONT)
 
-    return Panel("", marked, scales, dodge=APART * len(marked))
+    return Panel("", marked, scales)
 
 
 def _tick(place: float) -> str:

@@ -279,7 +279,7 @@ def _nothing_but_references(self, option, length):
 REFUSED = {
     "target=32": "is within the model's training length of 32 tokens",
     "target=5000": (
-        "target=5000 in the validation split of data=local: No document has the 5001 tokens"
+        "target=5000 in the validation split of data=text: No document has the 5001 tokens"
     ),
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what scripts/advise.py chooses",

@@ -324,7 +324,7 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
         "1,344 sets of factors of 2 windows of 128 tokens (16 targets each)" in done.stdout
         and "MiB" not in done.stdout
     )
-    assert "1344 evaluations, 0.3 M tokens" in done.stdout and not (world / "dry").exists()
+    assert "1,344 evaluations, 0.3 M tokens" in done.stdout and not (world / "dry").exists()
 
 
 @pytest.mark.parametrize(
