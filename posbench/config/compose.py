@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -96,6 +97,10 @@ def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
     return hydras_loader
 
 
+# {repository: {(its folders, group): yamls}}; a sweep asks for its tasks and texts cell by cell
+_yamls: WeakKeyDictionary = WeakKeyDictionary()
+
+
 def yamls(group: str) -> dict[str, dict]:
     """{name: content} of a group's yamls, with those of --config-dir.
 
@@ -103,11 +108,15 @@ def yamls(group: str) -> dict[str, dict]:
     if not GlobalHydra.instance().is_initialized():
         return group_yamls(group)
     repository = loader().repository
-    return {
-        name: OmegaConf.to_container(repository.load_config(f"{group}/{name}").config)
-        for name in repository.get_group_options(group)
-        if not name.startswith("_")
-    }
+    folders = tuple(source.path for source in repository.get_sources())
+    read_yamls = _yamls.setdefault(repository, {})
+    if (folders, group) not in read_yamls:
+        read_yamls[folders, group] = {
+            name: OmegaConf.to_container(repository.load_config(f"{group}/{name}").config)
+            for name in repository.get_group_options(group)
+            if not name.startswith("_")
+        }
+    return read_yamls[folders, group]
 
 
 def swept(words: list[str]) -> list[list[str]]:
