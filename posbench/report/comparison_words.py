@@ -111,7 +111,7 @@ TEXTS = {
         " difference alone."
     ),
     "uncorrected": "p is not corrected for {count} differences.",
-    "chosen": "The best was chosen by the same losses; nothing corrects for that choice.",
+    "chosen": "The best was chosen by the same numbers; nothing corrects for that choice.",
     "marks": "Marks: < better, > worse, ~ not told apart (p of 0.05 or more).",
     "gate_failed": "Gate failed, so nothing shows that these use their window: {lines}.",
     "gates_failed": (
