@@ -35,7 +35,9 @@ from posbench.runs.target_losses import PooledLosses, TargetLosses
 
 def numbers(report) -> list[tuple]:
     """Every point of a report, with losses to the digits that float64 sums carry."""
-    points = [replace(point, seeds=None) for section in report.sections for point in section]
+    points = [
+        replace(point, seeds=None, by_seed=None) for section in report.sections for point in section
+    ]
     points.sort(key=lambda point: (point.method, point.length))
     return [
         tuple(float(f"{one:.10g}") if isinstance(one, float) else one for one in astuple(point))
