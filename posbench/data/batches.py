@@ -116,7 +116,9 @@ class Batches:
 
 
 class WindowSequence:
-    """Endless sequence of windows of one width, epoch after epoch."""
+    """Endless sequence of windows of one width, epoch after epoch.
+
+    Its random numbers depend on `key` and the epoch alone."""
 
     def __init__(self, tokens: TokenFile, width: int, key: list[int]):
         lengths_D = tokens.document_lengths()
@@ -128,6 +130,7 @@ class WindowSequence:
             )
         self.width = width
         self.key = key
+        # `starts` ends with the number of all tokens
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
         self._ends = [0]  # windows before each epoch, extended when needed
@@ -143,7 +146,7 @@ class WindowSequence:
             n_windows = int(((self.lengths_D - self._offsets(epoch)) // self.width).sum())
             self._ends.append(self._ends[-1] + n_windows)
         parts = []
-        while count:
+        while count:  # a part of each epoch
             epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
             take = min(count, self._ends[epoch + 1] - first)
             begin = first - self._ends[epoch]

@@ -293,8 +293,8 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     cache_dir = trained.folder.parent
     other = {key: value for key, value in data.items() if key not in KEYS}
     other |= {key: text[key] for key in KEYS if key in text}
-    other["mix"] = None
-    if data["tokenizer"] in OF_TEXT:
+    other["mix"] = None  # the text alone
+    if data["tokenizer"] in OF_TEXT:  # the one that was made of the training's text
         other["tokenizer"] = str(trained.folder / "tokenizer.json")
     read_in_training = None if cfg.model.checkpoint else data  # a checkpoint was trained elsewhere
     corpus = prepare(other, cache_dir, (split,), read_in_training)

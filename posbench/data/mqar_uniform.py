@@ -34,13 +34,14 @@ class MqarUniform(Mqar):
     """
 
     def __init__(self, vocab_size: int, pairs: list[int], lead: int = 4, window: int | None = None):
-        super().__init__(vocab_size, pairs, power=1.0, filler="no_key")
+        super().__init__(vocab_size, pairs, power=1.0, filler="no_key")  # all places alike
         self.lead = lead
         self.window = window
         if lead < 0:
             raise ConfigError(
                 f"data.source.lead={lead} must be 0 or more tokens of filler before the pairs."
             )
+        # a pair has two tokens, and so has its question
         if window is not None and window < 4 * self.pairs[-1]:
             raise ConfigError(
                 f"data.source.window={window} cannot hold {self.pairs[-1]} pairs and as many"

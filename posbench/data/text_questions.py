@@ -192,6 +192,7 @@ class TextQuestions:
         before, behind = self.around or ("", "")
         # a chat template ends where the reply begins, which no blank opens
         start = question.start.lstrip() if self.around else question.start
+        # The head begins the text; all other parts stand behind others (`_ids`).
         head = behind_bos(self.tokenizer.ids(before + question.head), self.bos)
         tail = self._ids(question.tail + behind + start)
         items = [

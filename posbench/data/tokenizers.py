@@ -58,8 +58,9 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     if tokenizer in WITHOUT_FILE:
         return tokenizer
     if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
-        return tokenizer
+        return tokenizer  # a hub name
     file = pretrained_file(tokenizer)
+    # a tokenizer.json is named by its folder
     stem = file.parent.resolve().name if file.stem == "tokenizer" else file.stem
     return f"{stem}-{_tokenizer_digest(tokenizer)[:8]}"
 
@@ -89,7 +90,7 @@ def pretrained_json(tokenizer: str) -> bytes:
     file = pretrained_file(tokenizer)
     try:
         if is_gguf(file):
-            stat = file.stat()
+            stat = file.stat()  # a changed file is read again
             return _of_gguf(file, stat.st_mtime_ns, stat.st_size)
         return read_bytes(file)
     except OSError as error:

@@ -150,7 +150,7 @@ class EngineScorer(Scorer):
     ) -> None:
         """Wait for answers, write them into the arrays and drop their requests."""
         done: set[Future] = set()
-        while not done:
+        while not done:  # a wait without a limit would not notice an interrupt
             done = wait(requests, NOTICED_EVERY, FIRST_COMPLETED).done
         # Failures come last, so that every answer is kept.
         for future in sorted(done, key=lambda future: future.exception() is not None):

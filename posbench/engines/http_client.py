@@ -55,7 +55,7 @@ class Client:
         import httpx
 
         self.url = url
-        self.closed = threading.Event()
+        self.closed = threading.Event()  # ends a pause between two tries
         self.connections = httpx.Client(
             base_url=url,
             headers=_headers(),

@@ -115,6 +115,9 @@ class LlamaCpp(Engine):
         )
 
     def start(self, cfg: dict) -> dict:
+        """Load the file. Returns the package's version and the instructions that it was built
+        for.
+        """
         import llama_cpp
 
         size = self.flags["ctx_size"]
@@ -127,7 +130,8 @@ class LlamaCpp(Engine):
         self.lib = llama_cpp
         # ctypes does not hold the function that it calls
         _keep.callback = llama_cpp.llama_log_callback(_keep)
-        llama_cpp.llama_log_set(_keep.callback, ctypes.c_void_p(0))
+        no_data = ctypes.c_void_p(0)
+        llama_cpp.llama_log_set(_keep.callback, no_data)
         llama_cpp.llama_backend_init()
         path = self.flags["path"]
         place = find_checkpoint(path, download=False).place

@@ -137,6 +137,9 @@ class Server(Engine):
         )
 
     def start(self, cfg: dict) -> dict:
+        """Connect, and ask for one short text. Returns what the server says of itself, the key
+        hidden.
+        """
         self.client = self._connect()
         listed = self._listed_model(self.client)
         self.tokenizer = known_tokenizer(cfg["data"], cfg["cache_dir"])

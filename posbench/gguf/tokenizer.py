@@ -248,8 +248,8 @@ def _content(
 ) -> dict:
     """Content of a tokenizer.json, which finds the tokens `added`, {id: token}, whole in a text.
 
-    Those of type CONTROL and UNKNOWN are special. The order of the keys is hashed with the content
-    into the ids of texts, so it stays."""
+    Those of type CONTROL and UNKNOWN are special. `parts` are pre_tokenizer and decoder. The order
+    of the keys is hashed with the content into the ids of texts, so it stays."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     tokens = [
         {"id": index, "content": token, "special": types[index] in (CONTROL, UNKNOWN), **plain}

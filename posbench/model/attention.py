@@ -32,6 +32,7 @@ class Attention(nn.Module):
         self.v_proj = Linear(config.d_model, kv_width, bias=config.qkv_bias)
         self.o_proj = Linear(q_width, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
+        # `gates` is the number of gates of a token, 0 without them
         self.gate_proj = Linear(config.d_model, config.gates, bias=False) if config.gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:

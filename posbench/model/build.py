@@ -44,7 +44,7 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        why = first_line(error).partition(". ")[0]
+        why = first_line(error).partition(". ")[0]  # its first sentence
         raise ConfigError(
             f"device={name} is not available ({why}): choose device=cpu or device=auto."
         ) from error
@@ -139,7 +139,7 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
     sha256 = run.read_summary()["sha256"]
     # Earlier versions copied the weights of a checkpoint.
     if not cfg.trains and not run.weights.exists():
-        with torch.device("meta"):
+        with torch.device("meta"):  # without memory, since all of its weights are replaced
             model = make_model(cfg, vocab_size)
         load_checkpoint(cfg.model.path, sha256, model, cfg.model.tied)
     else:

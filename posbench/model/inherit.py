@@ -101,6 +101,7 @@ def _check_scaling(encoding: dict, parent_encoding: dict) -> None:
     """Raise ConfigError for an extension beside one that is trained in already, and for one without
     a place in the encoding.
     """
+    # An encoding around another one names it by `base`, which in rope is a number.
     inner = encoding["base"] if isinstance(encoding.get("base"), dict) else encoding
     scaling = inner.get("scaling")
     parent_scaling = parent_encoding.get("scaling")

@@ -156,5 +156,6 @@ def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -
     events = profiler.profiler.kineto_results.events()
     memory_events = [event for event in events if event.name() == "[memory]"]
     memory_events.sort(key=lambda event: event.start_ns())
+    # bytes are negative where memory is freed
     in_use = itertools.accumulate(event.nbytes() for event in memory_events)
     return max(in_use, default=0) / 2**20

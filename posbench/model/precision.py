@@ -89,8 +89,8 @@ def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
     if dtype == "auto":
         raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
     kind = torch.device(device).type
-    # A cast that the cache keeps from before would be no part of a recorded step; each weight is
-    # used once in a pass anyway.
+    # No cache on a GPU: a cast that it keeps from before would be no part of a recorded step (CUDA
+    # graph), and each weight is used once in a pass anyway.
     with (
         torch.autocast(kind, torch.bfloat16, enabled=dtype == "bf16", cache_enabled=kind == "cpu"),
         products(device, dtype),

@@ -147,7 +147,7 @@ def weight_names(folder: Path) -> list[str]:
     the folder."""
     index = folder / "model.safetensors.index.json"
     if (folder / ONE_FILE).is_file() or not index.is_file():
-        return [ONE_FILE]
+        return [ONE_FILE]  # also where it is missing, which the caller finds
     file_of = read_mapping(index).get("weight_map")  # {tensor: file}
     names = set()
     if isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values()):

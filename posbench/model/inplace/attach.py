@@ -37,6 +37,7 @@ def attach(model: nn.Module, train_len: int | None = None) -> AttentionHook:
     with _evaluating(model):
         try:
             hook.open()
+            # read as the model came, to be compared at the end
             texts = [read_text(model, TOKENS)]
             _measure(model, hook)
             texts += [read_text(model, length) for length in compared_lengths(hook)]
@@ -208,7 +209,7 @@ def _check_positions(position_ids: object, mask: object) -> None:
 
     Steps at padding do not matter. `mask` is the padding mask of the call, in any of its forms."""
     if not isinstance(position_ids, Tensor) or position_ids.ndim != 2 or position_ids.shape[1] < 2:
-        return
+        return  # no rows in which a token follows another
     wrong_BS = position_ids.diff(dim=1) != 1
     if isinstance(mask, dict):
         mask = next(iter(mask.values()))  # one for each kind of layer, with the same padding

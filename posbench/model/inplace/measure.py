@@ -321,6 +321,7 @@ def _rows(model: nn.Module, hook: AttentionHook, table: str, offset: int, turns:
             " one of these."
         )
     rows_NC = model.get_submodule(table).weight.detach()[offset:].float()
+    # A configuration may count rows before position 0 too, as RoBERTa's does.
     if len(rows_NC) < hook.train_len and not hook.configured:
         raise ConfigError(
             f"train_len={hook.train_len} is longer than {name}'s learned table of positions, which"

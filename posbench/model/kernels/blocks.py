@@ -253,7 +253,7 @@ class Weighted:
         self.v_BGTD = v_BGTD
         self.values = values
         self.weighs_rows = Bias.ROWS in layer.encoding.biases
-        self.factor = layer.factor if self.weighs_rows else None
+        self.factor = layer.factor if self.weighs_rows else None  # else q is scaled by it
         self.rules = []  # factors and addends of the scores at each distance: [2, S, U]
         for rule in layer.distance_rules:
             values_of = functools.partial(_factor_and_addend, rule)

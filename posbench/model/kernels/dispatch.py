@@ -167,6 +167,7 @@ def fused(
     results = (slice(int(layer.has_sink), None), slice(width))  # a sink is the first token
     batch, heads = q_BHTW.shape[:2]
     short = batch * heads * length**2 // 2 <= CALL  # pairs of the triangle
+    # Only long evaluations on a CPU are cut into calls.
     if short or v_BGTD.device.type != "cpu" or torch.is_grad_enabled():
         return _all_heads(kernel, q_BHTW, k_BGTW, v_BGTW, by_causal)[:, :, *results].to(out_dtype)
     # The output projection reads it in this order.

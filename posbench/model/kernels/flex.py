@@ -170,6 +170,7 @@ def block_mask(band: BandPlan, device: torch.device):
         `low` and `high`: [Q, K].
         """
         counted_T = (first_T <= last_T) & (low_T <= high_T)
+        # 1 where an interval begins and -1 behind its end: their running sum counts intervals.
         edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
         for at_T, step in ((low_T, 1), (high_T + 1, -1)):
             edge = (row_T[counted_T], at_T[counted_T])
@@ -184,6 +185,8 @@ def block_mask(band: BandPlan, device: torch.device):
         order_11QK = blocks_11QK.argsort(dim=-1, descending=True, stable=True)
         return blocks_11QK.sum(dim=-1).int(), order_11QK.int()
 
+    # A block is touched if any of its queries sees one of its keys, and needs no mask if each of
+    # its queries sees all of them.
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
     # A last block that the text does not fill has fewer queries or keys, so it is masked and not
     # run whole.

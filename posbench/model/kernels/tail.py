@@ -75,7 +75,7 @@ def _scores(
     device = scores.device
     query_S = torch.arange(rows.start, rows.stop, device=device)  # among the last queries
     key_K = torch.arange(keys.start, keys.stop, device=device)  # in the text
-    first_query = len(band.k_pos_T) - len(band.first_T)
+    first_query = len(band.k_pos_T) - len(band.first_T)  # of the last queries, in the text
     for rule in layer.distance_rules:
         delta_SK = (query_S + first_query)[:, None] - key_K
         factor, addend = rule.distance(delta_SK.clamp(min=0).flatten().double())
