@@ -134,7 +134,7 @@ def test_losses_are_those_of_the_weights(run, folder, dialect):
         len(PROTOCOLS),
     )
     assert read_metadata(listed.path).training["checkpoint"] == "tiny"
-    run("model=hf", f"model.path={folder}", protocols(*PROTOCOLS))
+    run("model=hf", "evaluate.dtype=fp32", f"model.path={folder}", protocols(*PROTOCOLS))
     assert_same(run.root, PROTOCOLS)
 
 
@@ -152,7 +152,7 @@ def test_texts_without_a_bos(run, folder):
     with serving(folder, "vllm") as server:
         run(*to(server, folder, "data.bos=false", "model.requests=1"))
         assert server.most_at_once == 1
-    run("model=hf", f"model.path={folder}", "data.bos=false")
+    run("model=hf", "evaluate.dtype=fp32", f"model.path={folder}", "data.bos=false")
     assert_same(run.root, ("fixed_targets",))
 
 
@@ -171,7 +171,7 @@ def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
     ) as server:  # the one before may still answer what the failed job asked
         message = run(*to(server, path, "data.bos=false"), code=2).stderr
         assert "data.bos=true" in message and "model=llama_cpp" in message and not server.asked
-    run("model=hf", f"model.path={path}")
+    run("model=hf", "evaluate.dtype=fp32", f"model.path={path}")
     assert_same(run.root, ("fixed_targets",))
 
 
@@ -186,7 +186,7 @@ def test_a_task_in_words(run, folder, dialect):
     ]
     with serving(folder, dialect, limit=600) as server:
         run(*to(server, folder, *task))
-    run("model=hf", f"model.path={folder}", *task)
+    run("model=hf", "evaluate.dtype=fp32", f"model.path={folder}", *task)
     assert_same(run.root, ("accuracy",))
 
 
@@ -520,7 +520,7 @@ def test_answered_texts_are_not_asked_again(run, folder):
             and len(again) in (5, 6)
             and not set(again) & set(answered)
         )  # one may have been on its way
-    run("model=hf", f"model.path={folder}", *words[2:])
+    run("model=hf", "evaluate.dtype=fp32", f"model.path={folder}", *words[2:])
     assert_same(run.root, ("fixed_targets",))
 
 
