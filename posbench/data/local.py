@@ -260,6 +260,7 @@ def _json_rows(file: Path) -> Iterator[dict]:
     object, or one on each line.
     """
     open_text = gzip.open if file.name.lower().endswith(".gz") else open
+    # utf-8-sig passes over a byte order mark; other line ends than \n may stand within an object
     with open_text(file, "rt", encoding="utf-8-sig", newline="\n") as content:
         lines = filter(str.strip, content)
         first = next(lines, None)

@@ -73,7 +73,7 @@ class MqarUniform(Mqar):
             n = variant.arguments["pairs"]
             for where in ("inside", "outside"):
                 first, end = self._places(length, n, where)
-                if end - first >= n:
+                if end - first >= n:  # a place for each question
                     task = f"{variant.task} {where} {self.window}"
                     apart.append(TaskVariant(task, None, {"pairs": n, "where": where}))
         return variants + apart

@@ -378,11 +378,11 @@ def texts_with_rivals(examples: Examples, place_M3: np.ndarray) -> tuple[np.ndar
     inputs_MT = examples.inputs_NT[place_M3[:, 0]]
     targets_MT = np.full(inputs_MT.shape, IGNORED)
     for row, (text, answer, rival) in enumerate(place_M3.tolist()):
-        at = int((examples.answer_NT[text] == answer).argmax())
+        at = int((examples.answer_NT[text] == answer).argmax())  # its first target
         ids = examples.rival_NAKR[text, answer, rival]
         ids = ids[ids != IGNORED]
         targets_MT[row, at : at + len(ids)] = ids
-        inputs_MT[row, at + 1 : at + len(ids)] = ids[:-1]
+        inputs_MT[row, at + 1 : at + len(ids)] = ids[:-1]  # a target is the next input
     return inputs_MT, targets_MT
 
 

@@ -39,7 +39,8 @@ class Widened(TorchDispatchMode):
             wide_args = [arg.float() if isinstance(arg, Tensor) else arg for arg in args]
             return func(*wide_args, **kwargs).bfloat16()
         if func in MADE_OF_THEM:
-            # In inference mode these are not decomposed before they arrive here.
+            # In inference mode these are not decomposed before they arrive here; their products
+            # arrive then.
             with self:
                 return func.decompose(*args, **kwargs)
         return func(*args, **kwargs)

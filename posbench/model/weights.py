@@ -28,6 +28,7 @@ TYPES = {
     torch.float64: "F64",
     torch.int64: "I64",
 }
+SIZE_BYTES = 8  # of the number in front: the header's size
 ALIGNMENT = 8  # bytes: the header's size is filled up to a multiple of it
 
 
@@ -98,7 +99,7 @@ def write_safetensors(
     The library's own file writer makes a second file beside its target, which stays there if the
     process is killed. Its bytes in memory would be a second copy of all weights. Raises RunError
     when the disk is full or `path` cannot be written."""
-    order = list(TYPES)
+    order = list(TYPES)  # the library writes tensors of the last one first
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
     header: dict[str, dict] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -115,9 +116,9 @@ def write_safetensors(
     header_bytes += b" " * (-len(header_bytes) % ALIGNMENT)
     with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
-            file.write(len(header_bytes).to_bytes(8, "little") + header_bytes)
+            file.write(len(header_bytes).to_bytes(SIZE_BYTES, "little") + header_bytes)
             for name in names:
                 values = tensors[name].detach().cpu().contiguous().flatten()
                 file.write(values.view(torch.uint8).numpy())
-        assert os.path.getsize(temporary) == 8 + len(header_bytes) + end
+        assert os.path.getsize(temporary) == SIZE_BYTES + len(header_bytes) + end
         return sha256_file(temporary)

@@ -74,7 +74,7 @@ class Reader(nn.Module):
     ):
         super().__init__()
         self.model = model
-        self.scale = None
+        self.scale = None  # no factor on the logits was trained, which GPT may have
         self.hook = attach(model, train_len)
         self.lm_head = self._head()
         if scaling is not None:

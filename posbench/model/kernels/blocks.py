@@ -220,6 +220,7 @@ class Masked:
             mask = mask.unflatten(1, (-1, groups)).flatten(2, 3)
             q_BHSW = q_BHSW.unflatten(1, (-1, groups)).flatten(2, 3)
         n_rows = q_BHSW.shape[2]
+        # Whole groups of rows have the same digits with any number of threads.
         q_BHSW, mask = whole_groups(q_BHSW, mask)
         y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)
         y_BHSW = y_BHSW[:, :, :n_rows].unflatten(2, (groups, -1)).flatten(1, 2)
