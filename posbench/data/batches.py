@@ -199,7 +199,7 @@ class TaskBatches:
         self.seed = seed
         for length in self.lengths:
             split.check(length)
-        self._latest: tuple[int, Examples] | None = None
+        self._latest: tuple[int, Examples] | None = None  # a step and its examples
 
     def at(
         self, step: int, share: Callable[[int], slice] | None = None

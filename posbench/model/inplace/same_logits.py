@@ -38,6 +38,7 @@ def compared_lengths(hook: AttentionHook) -> list[int]:
     limits = [hook.train_len]
     for layer in hook.encoding.layers():
         limits += [size for size in (layer.window, layer.chunk) if size]
+    # by a quarter, and by a few tokens where that is next to nothing
     some_tokens_beyond = [limit * 5 // 4 + 8 for limit in limits]
     affordable = [length for length in some_tokens_beyond if length <= AFFORDABLE]
     return [max(affordable)] if affordable else []

@@ -229,7 +229,7 @@ class Masked:
     def _mask(self, start: int, stop: int, keys: slice) -> Tensor:
         """Bias of a block, -inf where a query does not see a key: [1 or B, 1 or H, 1 or S, K]."""
         bias = self.band.bias(start, stop, keys)
-        if self.band.hides:
+        if self.band.hides:  # the bias is -inf there already
             return bias
         if bias is None:
             bias = torch.zeros(1, 1, 1, 1, device=self.band.device)

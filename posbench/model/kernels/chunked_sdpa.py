@@ -279,6 +279,7 @@ def _diagonals(low: int, width: int, start: int, stop: int) -> Iterator[Series]:
 def joined(pieces: Iterable[Series]) -> list[Series]:
     """Series that hold the pieces, each of which one call can run."""
     all_series: list[Series] = []
+    # Triangles and rectangles alternate, so each piece goes on with the latest series of its kind.
     latest: dict[tuple, int] = {}  # {kind and size of a piece: index of the latest such series}
     for piece in pieces:
         size = (piece.kind, piece.rows, piece.keys)

@@ -147,6 +147,7 @@ def front(
     """q, k and v with a sink as the first token: a key that each query scores by `sink_BHT`, whose
     value is 0, and a query to leave out.
     """
+    # One bf16 number is too coarse: a column for each piece, which only the sink's key multiplies.
     pieces = split_bf16(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
     q_extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
     q_BHTW = F.pad(torch.cat((q_BHTW, q_extra), dim=-1), (0, 0, 1, 0))
