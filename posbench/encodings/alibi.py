@@ -22,8 +22,9 @@ def slopes(n_head: int) -> list[float]:
     >>> slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
-    power = 2 ** (n_head.bit_length() - 1)
+    power = 2 ** (n_head.bit_length() - 1)  # the largest power of two up to n_head
     regular = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    # Of a model with twice as many heads every second slope: those between the regular ones.
     between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power, 2)]
     return regular + between[: n_head - power]
 
@@ -41,7 +42,7 @@ class Alibi(Encoding):
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor]:
-        middle = k_pos_T[len(k_pos_T) // 2]
+        middle = k_pos_T[len(k_pos_T) // 2]  # smaller numbers cancel with smaller errors
         q_T = (q_pos_T - middle).float()
         k_T = (k_pos_T - middle).float()
         slope_HT = self.slope_H[:, None].expand(-1, len(q_T))

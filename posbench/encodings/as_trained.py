@@ -44,7 +44,7 @@ class KeptTable(NamedTuple):
         """True if the first `count` rows are those of another spectrum and other coordinates."""
         if spectrum is not self.spectrum:
             if self.spectrum.exact_F is not None or spectrum.exact_F is not None:
-                return False
+                return False  # frequencies differ between positions: such spectra are not compared
             if not torch.equal(self.spectrum.freq_F, spectrum.freq_F):
                 return False
         return torch.equal(self.pos_T[:count], pos_T[:count])
@@ -76,7 +76,7 @@ class Turned(Encoding):
         self.last = last
         self.sign = -1.0 if backwards else 1.0
         self.amplitude = amplitude
-        self.plain = 1.0
+        self.plain = 1.0  # other than 1 once a scaling with a temperature is trained in
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
         if not by_length:
             self.traits |= Trait.SPECTRUM
@@ -92,7 +92,7 @@ class Turned(Encoding):
                 " choose extension=none."
             )
         plain = self.spectrum()
-        sharper = trained_in(scaling, plain, scaling_len, self.shape.train_len)[1]
+        _, sharper = trained_in(scaling, plain, scaling_len, self.shape.train_len)
         tuned = copy.copy(self)
         tuned.spectra = lambda length: trained_in(scaling, plain, scaling_len, length)[0]
         tuned._tables = []
@@ -126,7 +126,7 @@ class Turned(Encoding):
         else:
             new = self._rows(pos_T[shared:], spectrum)
             table = torch.cat((longest.table[:, :shared], new), dim=1)
-        if len(pos_T) >= FEW:
+        if len(pos_T) >= FEW:  # a few rows are those of new tokens, and would displace others
             others = [entry for entry in self._tables if entry is not longest]
             self._tables = [*others[1 - TABLES :], KeptTable(spectrum, pos_T, table)]
         return table
@@ -170,7 +170,7 @@ class Sloped(Alibi):
         divisor: float = 1.0,
     ):
         super().__init__(shape)
-        self.undivided_H = slope_H.detach().float()
+        self.undivided_H = slope_H.detach().float()  # before the division, which follows rounding
         self.slope_H = self.undivided_H / divisor
         self.rounded = rounded
         self.divisor = divisor
@@ -336,6 +336,7 @@ def _extended_where_whole(layers: list[Layer]) -> list[Layer]:
     sees_all = [layer.window is None and layer.chunk is None for layer in layers]
     if not any(sees_all):
         return list(layers)
+    # A layer with a window or chunks sees no more than in training, so nothing need act on it.
     return [
         layer if whole_text else replace(layer, extended=False, scaled=False)
         for layer, whole_text in zip(layers, sees_all, strict=True)

@@ -36,8 +36,9 @@ class Cope(Encoding):
         factor: Tensor | float,
         layer: int,
     ) -> Tensor:
-        last = self.weight.shape[1] - 1
+        last = self.weight.shape[1] - 1  # row of the table for this count and all larger ones
         gate_BHSK = scores_BHSK.sigmoid().masked_fill(~seen_SK, 0)
+        # Position of a key: the sum of the gates from it up to the query, a fraction.
         count_BHSK = gate_BHSK.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=last)
         low_BHSK = count_BHSK.long()
         high_BHSK = (low_BHSK + 1).clamp(max=last)

@@ -39,12 +39,14 @@ class Fire(Encoding):
         self.outer = nn.ModuleList(nn.Linear(width, shape.n_head) for _ in range(n))
 
     def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
-        n = layer % len(self.inner)
+        n = layer % len(self.inner)  # 0 if layers share
         inner = self.inner[n]
         outer = self.outer[n]
         c = self.log_c[n].exp()
         threshold = self.log_threshold[n].exp()
         delta_SK = (q_pos_S[:, None] - k_pos_K).clamp(min=0).float()
+        # Queries before the threshold divide as one at it, so that near distances stay small; 1e-6
+        # keeps a c of almost 0 from a division by 0.
         largest_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)
         # From 0 for the query itself to at most 1 for the first token.
         share_SK = torch.log1p(c * delta_SK) / largest_S[:, None]

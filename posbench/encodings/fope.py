@@ -50,9 +50,11 @@ class Fope(Rope):
                 f" train_len={shape.reach}."
             )
         size = (shape.n_kv_head, self.kept, pairs)
+        # The identity, with its pairs spread evenly over the kept frequencies if they are fewer.
         pair_F = torch.arange(pairs)
         spread = torch.zeros(self.kept, pairs)
         spread[pair_F * self.kept // max(1, pairs), pair_F] = 1
+        # Xavier noise of a matrix [kept, pairs].
         std = gain * math.sqrt(2 / max(1, self.kept + pairs))
         for name in ("cos_GMF", "sin_GMF"):
             mixture_GMF = spread + std * torch.randn(size)

@@ -59,6 +59,8 @@ class Fox(Encoding):
                 f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens, 0.01 <="
                 " tau_min <= tau_max."
             )
+        # A time of forgetting for each head, evenly spaced in the logarithm: the bias is that of a
+        # gate sigmoid(bias) = e^(-1 / tau).
         ends = (math.log(tau_min), math.log(tau_max))
         tau_H = torch.linspace(*ends, shape.n_head, dtype=torch.float64).exp()
         self.bias_LH = nn.Parameter(-(1 / tau_H).expm1().log().float().repeat(shape.n_layer, 1))

@@ -40,6 +40,7 @@ class GrapeAp(Encoding):
 
     def content_bias(self, x_BTC: Tensor, layer: int) -> PairBias:
         p_BHTP = (x_BTC @ self.weight_LCN[layer]).unflatten(-1, (-1, self.width)).transpose(1, 2)
+        # Every pair turns by one radian for each token, whatever its number.
         turn_T = torch.arange(x_BTC.shape[1], dtype=torch.float64, device=x_BTC.device)
         turn_TF = turn_T[:, None].expand(-1, self.width // 2)
         table = torch.stack((turn_TF.cos(), -turn_TF.sin())).float()

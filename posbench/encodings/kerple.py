@@ -30,6 +30,8 @@ class Kerple(Encoding):
         super().__init__(shape)
         self.form = form
         a_NH, b_NH = torch.rand(2, 1 if share_layers else shape.n_layer, shape.n_head)
+        # Uniform as in the published code: log a in 0..2, b in 0..1; power a in 0..1, b in 0..2,
+        # which is twice a sigmoid.
         if form == "log":
             self.raw_a = nn.Parameter(_before_softplus(2 * a_NH))
             self.raw_b = nn.Parameter(_before_softplus(b_NH))
@@ -38,8 +40,8 @@ class Kerple(Encoding):
             self.raw_b = nn.Parameter(b_NH.clamp(LEAST / 2, 1 - LEAST / 2).logit())
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
-        by_head = (-1, *[1] * delta.ndim)
-        n = layer % len(self.raw_a)
+        by_head = (-1, *[1] * delta.ndim)  # [H, 1, ...], which broadcasts over the distances
+        n = layer % len(self.raw_a)  # 0 if layers share
         raw_a = self.raw_a[n].view(by_head)
         raw_b = self.raw_b[n].view(by_head)
         if self.form == "log":

@@ -25,6 +25,7 @@ class Nape(Alibi):
         scaled_heads: Literal["nope", "all"] = "nope",
     ):
         super().__init__(shape)
+        # The first half of the heads has slopes 1, 1/2, 1/3 ... or 1, 1/2, 1/4 ...; the other none.
         head_H = torch.arange(1.0, max(1, shape.n_head // 2) + 1)
         self.slope_H.zero_()
         self.slope_H[: len(head_H)] = 1 / head_H if slopes == "linear" else 2 ** (1 - head_H)

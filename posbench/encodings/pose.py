@@ -47,11 +47,11 @@ class Pose(Repositioned):
         self.tested_with = self.base.tested_with
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
-        if generator is None:
+        if generator is None:  # at evaluation
             return self.base.positions(length, None)
         if self.draw == "sorted":
             return torch.randperm(self.max_len, generator=generator)[:length].sort().values.double()
-        # Tokens before the cut, and positions that are skipped there.
+        # Tokens before the cut, 1 to half of the text, and positions that are skipped there.
         cut = torch.randint(1, (length + 1) // 2 + 1, (), generator=generator)
         shift = torch.randint(0, self.max_len - length + 1, (), generator=generator)
         index_T = torch.arange(length)

@@ -51,6 +51,7 @@ class Randomized(Repositioned):
         self.real = real
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         self.check_base()
+        # Positions end at max_len, and drawn distances are not those that tell near from far.
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
         if real and self.base.rows() is not None:
@@ -67,10 +68,10 @@ class Randomized(Repositioned):
                 f"encoding.max_len={self.max_len} holds no {length} positions: evaluate up to that,"
                 " or train with more."
             )
-        if generator is None and self.eval != "random":
+        if generator is None and self.eval != "random":  # no generator: an evaluation
             return self._fixed(torch.arange(length))
         if generator is None:
-            generator = torch.Generator().manual_seed(length)
+            generator = torch.Generator().manual_seed(length)  # every evaluation draws the same
         if self.real:
             drawn_T = torch.rand(length, generator=generator, dtype=torch.float64) * self.max_len
         else:

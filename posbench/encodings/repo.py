@@ -41,7 +41,7 @@ class Repo(Rope):
                 f"encoding.start={start} is beyond the last of {shape.n_layer} layers, counted from"
                 " 0: choose a smaller one, or encoding=rope."
             )
-        self.by_index = Rope(shape, base, layout)
+        self.by_index = Rope(shape, base, layout)  # of the layers before `start`
         width = max(1, round(share * shape.d_model))
         layers = shape.n_layer - self.start
         self.gate_LCP = nn.Parameter(torch.empty(layers, shape.d_model, width))

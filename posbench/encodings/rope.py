@@ -70,6 +70,7 @@ class Rope(Encoding):
         self.scaling = None
         self.scaling_len = scaling_len
         self.amplitude = 1.0
+        # The latest table, and cos and sin for every channel made from it.
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
         # Real numbers even on the meta device, where a model is made only for its shapes.
         with torch.device("cpu"):
@@ -83,7 +84,7 @@ class Rope(Encoding):
                     self.scaling, self.plain, scaling_len, shape.train_len
                 )
                 self.amplitude = amplitude or sharper
-                if by_length(self.scaling):
+                if by_length(self.scaling):  # no other extension may change such frequencies
                     self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
@@ -176,7 +177,10 @@ def _check_scaling(
 
 
 def _unturned_layers(unturned: list[int] | int | None, n_layer: int) -> frozenset[int]:
-    """Indices of the layers without rotation. Raises ConfigError unless they are some of all."""
+    """Indices of the layers without rotation: listed, or the last of every `unturned` layers.
+
+    Raises ConfigError unless they are some of all.
+    """
     if isinstance(unturned, int):
         period = max(2, min(unturned, n_layer))
         unturned = list(range(period - 1, n_layer, period))

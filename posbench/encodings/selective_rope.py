@@ -63,6 +63,7 @@ class SelectiveRope(Rope):
             phi_BTHF = phi_BTHF + self.bias_LHF[layer].exp()
         if self.gate is not None:
             phi_BTHF = phi_BTHF * self.gate[layer](x_BTC).sigmoid().unsqueeze(-1)
+        # float64, since a sum over a long text outgrows the digits of float32.
         return phi_BTHF.double().cumsum(dim=1).transpose(1, 2)
 
 
@@ -80,6 +81,7 @@ class _Angles(nn.Module):
         """Angles of all heads' pairs in units of their frequency: [B, T, H F]."""
         phi_BTN = self.up(self.down(x_BTC))
         length = phi_BTN.shape[1]
+        # A causal convolution of each channel by itself: zeros stand before the first token.
         padded_BTN = F.pad(phi_BTN, (0, 0, len(self.weight_KN) - 1, 0))
         result_BTN = torch.zeros_like(phi_BTN)
         for first, weight_N in enumerate(self.weight_KN):

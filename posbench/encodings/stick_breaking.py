@@ -42,13 +42,15 @@ class StickBreaking(Encoding):
         layer: int,
     ) -> Tensor:
         n_query, n_key = seen_SK.shape
+        # The last key is the last query's own, so query s is key s + K - S.
         is_self_SK = torch.ones_like(seen_SK).triu(n_key - n_query).tril(n_key - n_query)
         takes_SK = seen_SK if self.attend_self else seen_SK & ~is_self_SK
         # Logarithm of what each key, and all nearer ones, leave of the stick.
         leaves_BHSK = F.logsigmoid(-scores_BHSK).masked_fill(~takes_SK, 0)
         after_BHSK = leaves_BHSK.flip(-1).cumsum(dim=-1).flip(-1)
+        # What the keys nearer than each have left of it.
         before_BHSK = F.pad(after_BHSK[..., 1:], (0, 1))
         weights_BHSK = torch.exp(F.logsigmoid(scores_BHSK) + before_BHSK).masked_fill(~takes_SK, 0)
-        if self.remainder == "self":
+        if self.remainder == "self":  # what all keys leave goes to the query's own value
             weights_BHSK = weights_BHSK + is_self_SK * after_BHSK[..., :1].exp()
         return weights_BHSK

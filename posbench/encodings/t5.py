@@ -24,8 +24,8 @@ def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
     >>> bucket_starts(8, 32)
     [1, 2, 3, 4, 7, 12, 20]
     """
-    exact = n_buckets // 2
-    wide = n_buckets - exact
+    exact = n_buckets // 2  # buckets of one distance each
+    wide = n_buckets - exact  # buckets that grow in equal ratios
     starts = list(range(1, exact + 1))
     for k in range(1, wide):
         # ln(d / exact) / ln(max_distance / exact) * wide >= k, without logarithms.

@@ -41,6 +41,7 @@ class Xpos(Rope):
                 f" e^-{rate_F.max():.2g} at each token, too fast for float32: choose encoding.B of"
                 f" at least {B * float(rate_F.max()) / FASTEST:.3g}."
             )
+        # Both channels of a pair decay alike, and `layout` says where they stand.
         rate_D = rate_F.repeat(2) if layout == "half" else rate_F.repeat_interleave(2)
         self.register_buffer("rate_D", rate_D.float(), persistent=False)
 

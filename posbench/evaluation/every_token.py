@@ -48,10 +48,10 @@ class EveryTokenProtocol(Protocol):
             file,
             config.max_length,
             cls.planned_windows(config, train_len),
-            config.max_length,
-            config.seed,
-            config.documents,
-            config.unit,
+            n_targets=config.max_length,  # all tokens of a window
+            seed=config.seed,
+            documents=config.documents,
+            unit=config.unit,
         )
 
     @classmethod
@@ -122,12 +122,14 @@ class EveryTokenProtocol(Protocol):
         shape = self.windows.targets_NS.shape
         nll_M, correct_M = not_scored(self.windows.targets_NS.size)
         plan = self.evaluation.plan(length)
+        # Windows that score from the same row on are read in one batch: all but the first of a
+        # document do.
         for low in np.unique(low_W):
             w = np.flatnonzero(low_W == low)
             n_rows = length - low
             nll_wR, correct_wR = self.evaluation.score(plan, start_W[w], n_rows, self.window)
             row_R = np.arange(n_rows)
-            scored_wR = row_R < count_W[w, None]
+            scored_wR = row_R < count_W[w, None]  # the last window of a document may score fewer
             at = (before_W[w, None] + row_R)[scored_wR]
             nll_M[at] = nll_wR[scored_wR]
             correct_M[at] = correct_wR[scored_wR]
@@ -137,13 +139,13 @@ class EveryTokenProtocol(Protocol):
 def _stretch_spans(
     first: int, opening: int, n_targets: int, length: int, stride: int
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(start, low, high) of the windows [K] of the stretch whose first target follows the token
-    `first`, in a document that begins with the token `opening`.
+    """(start, low, high) of `Spans` for the windows [K] of the stretch whose first target follows
+    the token `first`, in a document that begins with the token `opening`.
     """
     step_K = np.arange(stride, n_targets + stride, stride)
     start_K = first + step_K - length
     end_K = first + np.minimum(step_K, n_targets)
-    early = int((start_K <= opening).sum())
+    early = int((start_K <= opening).sum())  # windows that would begin before the document
     spans = []
     if early:
         # One window from the document's first token scores the targets of all these.

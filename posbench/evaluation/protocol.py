@@ -365,12 +365,14 @@ class Protocol:
         """nll and correctness [M]. Blocks of one context and size are read together."""
         nll_M, correct_M = not_scored(context_NS.size)
         last_B, size_B = self.blocks(context_NS)
-        kind_B2 = np.stack([context_NS.ravel()[last_B], size_B], axis=1)
-        for context, size in np.unique(kind_B2, axis=0).tolist():
-            last_b = last_B[(kind_B2 == (context, size)).all(axis=1)]
-            at = last_b[:, None] + np.arange(1 - size, 1)
+        context_and_size_B2 = np.stack([context_NS.ravel()[last_B], size_B], axis=1)
+        for context, size in np.unique(context_and_size_B2, axis=0).tolist():
+            last_b = last_B[(context_and_size_B2 == (context, size)).all(axis=1)]
+            target_bS = last_b[:, None] + np.arange(1 - size, 1)
             plan = self.evaluation.plan(context)
-            nll_M[at], correct_M[at] = self.evaluation.score(plan, last_b, size, self.index)
+            nll_bS, correct_bS = self.evaluation.score(plan, last_b, size, self.index)
+            nll_M[target_bS] = nll_bS
+            correct_M[target_bS] = correct_bS
         return nll_M, correct_M
 
     def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -384,6 +386,7 @@ class Protocol:
         at_M = np.arange(context_NS.size)
         opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
         opens_NS[:, 0] = True
+        # Number of targets since the latest opening, each `size` of which begin a block.
         within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
         first_B = np.flatnonzero(within_M % size == 0)
         size_B = np.diff(first_B, append=context_NS.size)

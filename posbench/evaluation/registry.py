@@ -23,7 +23,7 @@ def protocol(name: str) -> type[Protocol]:
         names = protocol_names()
         meant = choice_meant("protocol", str(name), names)
         hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, names)
-        if meant == "accuracy":
+        if meant == "accuracy":  # by a word such as passkey, which is a task here
             hint = " (did you mean accuracy, with evaluate.tasks=[passkey]?)"
         raise ConfigError(
             f"evaluate.protocol={name} is unknown{hint}: choose from {', '.join(names)}."

@@ -127,11 +127,12 @@ class Scorer:
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         batch_size = max(1, self.config.batch_tokens // plan.length)
         batch_progress = _BatchProgress(self.progress)
-        plan = plan.telling(batch_progress.report)
+        plan = plan.telling(batch_progress.report)  # calls it after each layer
         batches = []  # arrays of each
         for start in range(0, len(at_N), batch_size):
             batch = text(at_N[start : start + batch_size])
             n_tokens = batch[0].size
+            # Batches that an interrupted process read are taken from its file.
             key = self.partial and self.partial.key(plan.length, batch)
             earlier = self.partial and self.partial.find(key)
             if earlier:
@@ -201,6 +202,7 @@ class Scorer:
         distances = []
         for layer in plan.layers:
             for band in layer.bands:
+                # Of a query that sees no key, `farthest_T` may be beyond the text; it is left out.
                 k_pos_T = band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)]
                 distance_t = (band.q_pos_T - k_pos_T)[band.seen_T > 0]
                 if len(distance_t):
@@ -266,6 +268,7 @@ def _choice_scores(
         logits_QV = head(hidden_QC).float()
         answer_logit_Q1 = logits_QV.gather(1, answers_Q1)
         choice_logits_QK = logits_QV.gather(1, choices_QK)
+        # The answer is among the choices, so the best rank is 1; equals count against it.
         ranks.append((choice_logits_QK >= answer_logit_Q1).sum(1))
         nlls.append(choice_logits_QK.logsumexp(1) - answer_logit_Q1[:, 0])
     rank_NR = torch.zeros_like(target_NR)

@@ -31,6 +31,7 @@ TOKENS = 1024  # of the text that the layer reads
 ROWS = 1024  # that are scored
 ENTRIES = 8192  # of the vocabulary that they are compared with
 FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or two
+LONG_SECONDS = 0.5  # of two calls, after which no third is made
 LONGER = 1.25  # text over training length from which a method's geometry beyond the window counts
 
 
@@ -57,6 +58,7 @@ class EvaluationSpeed:
             for length in (reading.tokens, self._shorter(reading.tokens))
         )
         pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer
+        # The time of a pair is measured on a shorter text, whose attention takes a second or two.
         attention = pairs_per_layer * self._pair(shorter_layers) * config.kv_heads
         n_layers = config.n_layer - 1 + reading.rows / reading.tokens
         of_layers = n_layers * (reading.tokens * self.token + attention)
@@ -86,9 +88,11 @@ class EvaluationSpeed:
         target_R = torch.zeros(ROWS, dtype=torch.long, device=self.device)
 
         def read() -> torch.Tensor:
+            # Scoring takes both, the loss and the likeliest token; their sum means nothing.
             logits_RV = head(x_RC).float()
             return F.cross_entropy(logits_RV, target_R, reduction="none") + logits_RV.argmax(-1)
 
+        # The measured head has ENTRIES of a larger vocabulary.
         return self._time(read) / ROWS * self.vocab_size / head.out_features
 
     def _pair(self, layers: tuple[LayerPlan, ...]) -> float:
@@ -129,7 +133,7 @@ class EvaluationSpeed:
         other work may stall any of them.
         """
         spent: list[float] = []
-        while len(spent) < 2 or (len(spent) < 3 and sum(spent) < 0.5):
+        while len(spent) < 2 or (len(spent) < 3 and sum(spent) < LONG_SECONDS):
             began = time.perf_counter()
             with bf16.autocast(self.device, self.dtype):
                 work()

@@ -118,6 +118,7 @@ def _spread(
     total = int(room_D.sum())
     edge_D = np.cumsum(room_D)
     count = max(1, min(windows, total // n_targets))
+    # Equal steps over the places of all documents laid end to end, from a random beginning.
     place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)
     document_N = np.searchsorted(edge_D, place_N, side="right")
     return document_N, place_N - (edge_D - room_D)[document_N]

@@ -36,6 +36,7 @@ class Compose(Extension):
                 "extension.parts is empty: name at least one extension, or choose extension=none."
             )
         self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]
+        # Parts with bands of their own, and parts that crop: at most one each.
         mapping = [part for part in self.parts if not _moves_only(part)]
         cropping = [part for part in self.parts if part.crop(_part_span(part, PROBE)) is not None]
         _check_one(mapping, "says which keys a query sees")

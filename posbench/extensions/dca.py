@@ -23,7 +23,9 @@ class Dca(Extension):
     tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
-        if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= (chunk or local or 0):
+        # A chunk that is not given is computed, whatever `local` is.
+        most_local = chunk or local or 0
+        if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= most_local:
             raise ConfigError(
                 f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk"
                 " and 0 <= local <= chunk."
@@ -34,7 +36,7 @@ class Dca(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = span.train_len // 16 if self.local is None else self.local
         size = self.chunk or max(1, 3 * span.train_len // 4 - w)
-        cap = min(size + w, 2 * size - 1)
+        cap = min(size + w, 2 * size - 1)  # largest coordinate of a query
 
         def inside(pos_T: Tensor) -> Tensor:
             return pos_T % size

@@ -84,7 +84,13 @@ class DynamicNtk(ScaledExtension):
             return self._slowed(spectrum, max(1.0, min(end, span.length) / span.train_len)).freq_F
 
         return FedSpectrum(
-            slower.freq_F, slower.base, slower.rotary_dim, 0, slower.freq_F, fed=self.fed, at=at
+            slower.freq_F,
+            slower.base,
+            slower.rotary_dim,
+            exact_first=0,
+            exact_F=slower.freq_F,  # marks frequencies that differ between positions
+            fed=self.fed,
+            at=at,
         )
 
     def _slowed(self, spectrum: Spectrum, ratio: float) -> Spectrum:

@@ -41,6 +41,7 @@ class LeakyRerope(ScaledExtension):
         return near, far
 
     def _smallest_k(self, w: int, span: Span) -> float:
+        """Smallest divisor of distances beyond w with which all are within the trained ones."""
         farthest = span.target_len - 1
         trained = span.train_len - 1
         if farthest <= max(w, trained):

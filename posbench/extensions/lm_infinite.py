@@ -32,6 +32,7 @@ class LmInfinite(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or span.train_len
         near = Band(first=lambda i: i - w + 1)
+        # The first n_global keys, all of them at distance w.
         far = Band(
             last=lambda i: (i - w).clamp(max=self.n_global - 1),
             q=lambda i: torch.full_like(i, w),

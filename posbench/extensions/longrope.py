@@ -52,7 +52,7 @@ class Longrope(ScaledExtension):
         self.factors = factors
         self.short_factors = short_factors
         self.exact_first = exact_first
-        self.sharper = temperature
+        self.sharper = temperature  # True: the method's own temperature, False: none
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
@@ -67,6 +67,7 @@ class Longrope(ScaledExtension):
         elif span.factor == 1:
             return spectrum
         elif self.factors is None:
+            # Where the search for factors begins: YaRN's frequencies.
             freq_F = NtkByParts(ramp="index").spectrum(spectrum, span).freq_F
         else:
             freq_F = _divided(spectrum, self.factors, "factors")
@@ -77,7 +78,7 @@ class Longrope(ScaledExtension):
             freq_F=freq_F,
             exact_first=self.exact_first,
             exact_F=spectrum.freq_F,
-            exact_scale=self.temperature(span) ** -0.5,
+            exact_scale=self.temperature(span) ** -0.5,  # undoes its share of q and of k
         )
 
     def temperature(self, span: Span) -> float:

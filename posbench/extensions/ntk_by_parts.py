@@ -63,6 +63,7 @@ class NtkByParts(ScaledExtension):
         if self.ramp == "turns":
             turns_F = span.train_len * spectrum.freq_F / (2 * math.pi)
             beta = self.kept_from(spectrum.freq_F, span.train_len)
+            # Share of a frequency that is kept: all from beta turns on, none up to alpha.
             share_F = ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
         else:
             low, high = self.bounds(spectrum, span.train_len)
@@ -89,7 +90,7 @@ class NtkByParts(ScaledExtension):
                 " others, or ramp=turns."
             )
         low = max(low, 0)
-        high = min(high, 2 * len(turns_F) - 1)
+        high = min(high, 2 * len(turns_F) - 1)  # rotary_dim - 1, as in YaRN's code
         # Equal bounds become a step instead of a division by zero.
         return low, max(high, low + 1e-3)
 

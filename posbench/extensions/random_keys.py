@@ -53,6 +53,7 @@ class RandomKeys(Extension):
         far = Band(
             last=lambda i: i - w,
             lot=self._lot,
+            # of the i + 1 - w keys beyond the window, so that keys - w are drawn on average
             share=lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double(),
         )
         if self.clamp:

@@ -47,6 +47,7 @@ class SelfExtend(ScaledExtension):
             return torch.div(pos_T, group, rounding_mode="floor")
 
         near = Band(first=lambda i: i - w + 1)
+        # Shifted, so that grouped distances go on from w, where those of single tokens end.
         far = Band(last=lambda i: i - w, q=lambda i: floor(i) + (w - w // group), k=floor)
         return near, far
 
@@ -55,7 +56,7 @@ class SelfExtend(ScaledExtension):
         farthest = span.target_len - 1
         if farthest < w:
             return 1
-        room = span.train_len - 1 - w
+        room = span.train_len - 1 - w  # trained distances beyond the window
         enough = (g for g in range(1, farthest + 2) if farthest // g - w // g <= room)
         smallest = next(enough, None)
         if smallest is None:
@@ -66,4 +67,5 @@ class SelfExtend(ScaledExtension):
             )
         if self.window is not None:
             return smallest
+        # A group that divides w has no jump at the border of the window.
         return next((g for g in (smallest, *enough) if w % g == 0), smallest)

@@ -30,6 +30,7 @@ class Streaming(Extension):
         self.window = window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
+        # Sinks, r recent keys and the query's own are as many as there are trained positions.
         r = self.window or span.train_len - self.sinks - 1
         if r < 1:
             raise ConfigError(
@@ -39,6 +40,6 @@ class Streaming(Extension):
         recent = Band(first=lambda i: i - r)
         sinks = Band(
             last=lambda i: (i - r - 1).clamp(max=self.sinks - 1),
-            q=lambda i: i.clamp(max=self.sinks + r),
+            q=lambda i: i.clamp(max=self.sinks + r),  # its place after the keys that it sees
         )
         return recent, sinks

@@ -38,6 +38,7 @@ class TableHierarchical(Extension):
                 f" stay within {n * n}."
             )
         index_T = torch.arange(span.length, device=rows_NC.device)
+        # Row i n + j is alpha u_i + (1 - alpha) u_j; the parts u are such that rows 0..n-1 stay.
         parts_NC = (rows_NC - self.alpha * rows_NC[0]) / (1 - self.alpha)
         longer_NC = self.alpha * parts_NC[index_T // n] + (1 - self.alpha) * parts_NC[index_T % n]
         return torch.cat((rows_NC, longer_NC[n:]))

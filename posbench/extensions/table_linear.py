@@ -23,7 +23,7 @@ class TableLinear(ScaledExtension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         if span.factor == 1:
             return (Band(),)
-        share = (span.train_len - 1) / (span.target_len - 1)
+        share = (span.train_len - 1) / (span.target_len - 1)  # the last token gets the last row
 
         def shrink(pos_T: Tensor) -> Tensor:
             return pos_T * share

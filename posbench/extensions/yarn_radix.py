@@ -43,6 +43,6 @@ class YarnRadix(Yarn):
         n_F = (pair_F - low).clamp(0, last)
         if self.digits == "uniform":
             share_F = n_F / last
-        else:
+        else:  # the k-th pair adds k equal parts: 1 + 2 + ... + n of 1 + 2 + ... + last
             share_F = n_F * (n_F + 1) / (last * (last + 1))
         return replace(spectrum, freq_F=spectrum.freq_F * span.factor**-share_F)

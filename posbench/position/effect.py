@@ -88,6 +88,7 @@ def fingerprint(plan: Plan) -> str:
     what a trained scale adds.
     """
     tensors = [plan.embed()]
+    # Layers that treat position alike share their bands, and are hashed once.
     for layer in {id(layer.bands): layer for layer in plan.layers}.values():
         tensors.append(layer.factor)
         for band in layer.bands:
@@ -167,9 +168,10 @@ def _same_bias(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
     """
     encoding = layer.encoding
     if Bias.COLUMNS in encoding.biases or encoding.decay() is not None:
-        return False
+        return False  # these change with any other coordinates
     if not encoding.biases & Bias.DENSE:
         return True
+    # The last query sees the most distances, and a bias depends on these.
     keys = slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1)
     bias = encoding.bias(band.q_pos_T[-1:], band.k_pos_T[keys], layer.index)
     plain_bias = encoding.bias(plain.q_pos_T[-1:], plain.k_pos_T[keys], layer.index)

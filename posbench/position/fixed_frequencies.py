@@ -25,6 +25,8 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
     bands = extension.bands(span)
     if len(bands) > 1 or extension.crop(span) is not None or extended.exact_F is not None:
         return None
+    # Three tokens show it: maps of coordinates are lines if that through the first two holds at
+    # the last, and the band hides no key if the last token sees all.
     index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
     (band,) = bands
     if band.first(index_T).any() or not band.last(index_T).equal(index_T):
@@ -37,6 +39,7 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
     for pos_T in (q_pos_T, k_pos_T):
         if not torch.allclose(pos_T, index_T * slope, rtol=1e-12):
             return None
+    # A coordinate times the slope turns as far as a frequency times it.
     return replace(extended, freq_F=extended.freq_F * slope)
 
 
@@ -46,7 +49,7 @@ def by_length(scaling: Extension) -> bool:
     """
     if not isinstance(scaling, ScaledExtension) or scaling.fixed_target:
         return False
-    if getattr(scaling, "fed", None):
+    if getattr(scaling, "fed", None):  # then one text has several sets (dynamic_ntk)
         return False
     sharpest = scaling.temperature(Span(2, FAR, FAR))
     return scaling.needs == Trait.SPECTRUM and sharpest == 1
@@ -78,4 +81,5 @@ def trained_in(
             " frequencies, as encoding.scaling requires: choose pi, ntk, yarn, abf, llama3 or"
             " longrope, with mode=fixed and target_len=TOKENS where it has them."
         )
+    # A temperature is a factor on q k, and cos and sin turn both q and k.
     return scaled, math.sqrt(scaling.temperature(span))

@@ -32,6 +32,7 @@ def check_hooks(encoding: Encoding) -> None:
     """Raise ConfigError, naming hook and shapes, if a hook of an encoding's layers gives a tensor
     of a shape that kernels would misread, or positions that later tokens change.
     """
+    # {encoding: index of its first layer}, since the last one set stays
     layers = {layer.encoding: layer.index for layer in reversed(encoding.layers())}
     for layer_encoding, index in layers.items():
         for result in _results(layer_encoding, index):
@@ -93,7 +94,7 @@ def _check(encoding: Encoding, result: HookResult) -> None:
 @torch.no_grad()
 def _check_causal(encoding: Encoding, index: int) -> None:
     """Raise ConfigError if the last token moves an earlier one."""
-    zeros_BTC, *rest = _content(encoding, index)
+    zeros_BTC, *rest = _content(encoding, index)  # input of a layer, and the layer's index
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
     pos = encoding.content_positions(zeros_BTC, *rest)[:, :, :-1]

@@ -68,7 +68,7 @@ def check(
         return Verdict(noop=noop)
     sources = []
     untested = []  # pairs without a source
-    own = False
+    own = False  # True if one is the user's own method, of which nobody can name a test
     for other in (extension, scale):
         source = tested(encoding, other)
         if source is not None:
@@ -99,7 +99,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     for length in lengths:
         _check_bound(encoding, extension, length)
     name = name_of(extension)
-    if name == "none" or fed != longest:
+    if name == "none" or fed != longest:  # a cropped text is always another one
         return None
     # The longest first: most extensions differ there.
     judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
@@ -348,6 +348,7 @@ def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
     train_len = encoding.shape.train_len
     fed = fed_length(extension, train_len, length)
     rows_NC = encoding.rows()
+    # Number of positions that exist: those of a table are its rows, as the extension changes them.
     if rows_NC is None:
         limit = encoding.limit or train_len
     else:

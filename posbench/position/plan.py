@@ -90,6 +90,7 @@ def make_plan(
             layer_extension = extension if layer.extended else Extension()
             plans[layer] = _plan_layer(layer, layer_extension, scales, request)
         layers.append(replace(plans[layer], index=layer.index, number=number))
+    # What is added to the embeddings is read at the coordinates of the nearest band.
     q_pos_T = extension.bands(span)[0].q(pos_T).to(device)
     spectrum = _spectrum(encoding, extension, span)
 

@@ -27,6 +27,8 @@ class Linear(nn.Linear):
             return super().forward(x_NC)
         n_rows = x_NC.shape[:-1].numel()
         missing = -n_rows % TOGETHER
+        # Rows that are left over beside groups of four are summed in another order, and which rows
+        # these are depends on the number of threads.
         if not missing or n_rows >= MANY:
             return super().forward(x_NC)
         more_NC = F.pad(x_NC.reshape(n_rows, x_NC.shape[-1]), (0, 0, 0, missing))
@@ -35,7 +37,7 @@ class Linear(nn.Linear):
 
 def whole_groups(q_SW: Tensor, mask_SK: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Queries [..., S, W] and their mask [..., 1 or S, K] for torch's attention, with copies of the
-    last up to a multiple of TOGETHER.
+    last up to a multiple of TOGETHER, so that their digits do not depend on the number of threads.
     """
     n_rows = q_SW.shape[-2]
     missing = -n_rows % TOGETHER

@@ -33,7 +33,7 @@ def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
             " least one"
         )
     _, member = np.unique(clusters, return_inverse=True)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # an infinite loss is legal, and inf - inf is nan
         mean = values.mean()
         residual = np.bincount(member, weights=values - mean)
     g = len(residual)
@@ -53,6 +53,8 @@ def student_cdf(t: float, df: float) -> float:
     theta = math.atan(t / math.sqrt(df))
     sine, cosine = math.sin(theta), math.cos(theta)
     is_odd = int(df) % 2 == 1
+    # The series in brackets: cos + 2/3 cos^3 + ... of odd df, empty for 1; 1 + 1/2 cos^2 + ... of
+    # even df. Each term is the one before times cos^2 k / (k + 1).
     term = cosine if is_odd else 1.0
     total = term if df > 1 else 0.0
     for k in range(2 if is_odd else 1, int(df) - 2, 2):
@@ -72,13 +74,13 @@ def _beta_ratio(x: float, a: float, b: float) -> float:
     if x > (a + 1) / (a + b + 2):  # beyond it the fraction of the complement converges faster
         return 1 - _beta_ratio(1 - x, b, a)
     ratio = TINY
-    above = TINY
-    below = 0.0
+    above = TINY  # ratio of two numerators of the fraction cut off at n and n - 1
+    below = 0.0  # the inverse ratio of the denominators
     for n in range(MOST_TERMS):
         m = n // 2
         if n == 0:
             part = 1.0
-        elif n % 2:
+        elif n % 2:  # the coefficients d of 26.5.8 have one formula for odd n and one for even
             part = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         else:
             part = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))

@@ -147,9 +147,9 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
     between_SC = np.zeros((s, c))  # the part of it that is a seed's own mean
     share_C = np.zeros(c)
     by_seed_S = np.zeros(s)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # an infinite loss is legal, and inf - inf is nan
         for weight, sums in terms:
-            at = np.searchsorted(documents, sums.documents)
+            at = np.searchsorted(documents, sums.documents)  # columns of this term's documents
             mean = sums.means.mean()
             n = sums.counts.sum()
             residual_SC[:, at] += weight * (sums.totals - mean * sums.counts) / n
@@ -162,7 +162,7 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
         elif s == 1:
             variance, df = _variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
-            variance, df = clustered(residual_SC)
+            variance, df = clustered(residual_SC)  # with each seed's own mean in it
         else:
             variance, df = anova(residual_SC - between_SC, by_seed_S, share_C)
         value = float(by_seed_S.mean())
@@ -237,7 +237,7 @@ def anova(
     seeds = float(np.var(by_seed_S, ddof=1)) / s
     documents = float((x_C**2).sum()) / f
     both = float(np.square(residual_SC - x_C).sum()) / f / (s * (s - 1))
-    df = 1.0
+    df = 1.0  # where all documents are alike, so that there is nothing to divide
     if documents:
         df = max(3 * (documents * f) ** 2 / float((x_C**4).sum()) - 1, 1.0)
     return _combined(seeds, documents, both, s, df)
@@ -274,8 +274,9 @@ def stratified(
     share_H = np.bincount(stratum_C, weights=share_C)
     total_SH = np.stack([np.bincount(stratum_C, residual_C) for residual_C in residual_SC])
     mean_SH = total_SH / share_H
+    # Of a document with more targets a larger part of the stratum's mean is taken off.
     error_SC = residual_SC - share_C * mean_SH[:, stratum_C]
-    factor_C = (size_H / (size_H - 1))[stratum_C]
+    factor_C = (size_H / (size_H - 1))[stratum_C]  # since the stratum's mean is estimated too
     mean_C = error_SC.mean(0)
     documents = float((factor_C * mean_C**2).sum())
     df = float(len(strata_C) - len(size_H))
@@ -294,7 +295,7 @@ def _combined(
     """Variance seeds + documents - both with Satterthwaite's degrees of freedom, of which the parts
     have s - 1, df and (s - 1) df; if `both` exceeds another part, the larger of the two others.
     """
-    if not both < min(seeds, documents):
+    if not both < min(seeds, documents):  # so written that nan comes here too
         return max((seeds, float(s - 1)), (documents, df))
     variance = seeds + documents - both
     parts = seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)

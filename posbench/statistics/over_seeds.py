@@ -56,7 +56,8 @@ def over_seeds(seeds: Sequence[SeedValue]) -> OverSeeds:
     values = [float(seed.value) for seed in seeds]
     mean, half_width, n = student_interval(values)
     sem = float(np.std(values, ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    of_values = Estimate(mean, sem, max(n - 1, 1), tuple(values), n_documents=0, n_targets=0)
+    df = max(n - 1, 1)  # of one value any number will do, since its sem is nan
+    of_values = Estimate(mean, sem, df, tuple(values), n_documents=0, n_targets=0)
     return OverSeeds(of_values, half_width, FROM_SEEDS)
 
 
@@ -66,7 +67,7 @@ def _joined_terms(seeds: Sequence[SeedValue]) -> Terms | None:
         return None
     joined = []
     for of_seeds in zip(*(seed.terms for seed in seeds), strict=True):
-        weight = of_seeds[0][0]
+        weight = of_seeds[0][0]  # the same of every seed
         sums = across([sums for _, sums in of_seeds])
         if sums is None:
             return None

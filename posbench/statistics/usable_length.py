@@ -30,6 +30,7 @@ class Usable:
         earlier" nor "not exceeded yet" is rejected there. A difference that is not finite exceeds
         every margin. One without an interval (one document) may exceed it."""
         low = high = math.inf
+        # From the longest down, so that the shortest length that fits is what stays.
         for length in sorted(self.rises, reverse=True):
             bottom, top = self.rises[length].interval(level)
             broken = not math.isfinite(self.rises[length].value)

@@ -38,14 +38,15 @@ class Rule:
         Rule(kind='within', bounds=(-0.02, 0.02), of_gain=False)
         """
         kind, *numbers = str(text).split() or [""]
-        of_gain = numbers[-1:] == ["G"]
+        of_gain = numbers[-1:] == ["G"]  # bounds in shares of G, the gain from the half window
         if of_gain:
             numbers.pop()
         try:
             bounds = tuple(map(float, numbers))
         except ValueError:
             bounds = ()
-        legal = KINDS.get(kind) == len(bounds) and list(bounds) == sorted(bounds)
+        n_bounds = KINDS.get(kind)  # None for an unknown kind
+        legal = n_bounds == len(bounds) and list(bounds) == sorted(bounds)
         if not legal or (kind == "within" and bounds[0] <= 0):
             raise ConfigError(
                 f"the rule '{text}' must be one of: above X, below X, within X, between X Y,"
@@ -85,7 +86,7 @@ class Rule:
         low, high = self.bounds[0], self.bounds[-1]
         if self.kind in ("above", "below"):
             return beyond(self.kind, low)
-        if self.kind == "outside":
+        if self.kind == "outside":  # one of the two sides is enough, else both are needed
             return min(beyond("below", low), beyond("above", high))
         return max(beyond("above", low), beyond("below", high))
 
@@ -116,7 +117,7 @@ def decide(
     p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
     With `of_sides` 1 it is half of that."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
-    if of_sides == 1 and p < 1:
+    if of_sides == 1 and p < 1:  # at 1 no interval decides, of one side neither
         p /= 2
     return word if p < ALPHA else "undecided", p
 

@@ -122,7 +122,7 @@ def cells(run: Run, config: JobConfig) -> list[EvaluationCell]:
             for with_task in each_task(config, scored):
                 is_reference = scored != name
                 result.append(make_cell(run, with_task, scored, *methods, reference=is_reference))
-        if evaluator.floor and evaluate.floor:
+        if evaluator.floor and evaluate.floor:  # protocol of the floor; whether it is wanted
             result += _references(run, config, evaluator.floor)
     return result
 
@@ -161,7 +161,8 @@ def each_task(config: JobConfig, name: str) -> list[JobConfig]:
     if trained_on_task:
         _check_task_data(config, name, asks_questions)
     tasks = _tasks(config)
-    if not asks_questions or trained_on_task or (data.get("mix") and not tasks):
+    asks_mix = data.get("mix") and not tasks  # questions of the task that the text is mixed with
+    if not asks_questions or trained_on_task or asks_mix:
         return [config]
     if not tasks:
         raise ConfigError(

@@ -37,10 +37,10 @@ def check_checkpoint(config: JobConfig, model: GPT | Reader, tokens: np.ndarray)
     _check_offsets(name, by_offset(model, text_T))
     checkpoint = find_checkpoint(name, download=False)
     difference = difference_from_transformers(checkpoint, model, text_T[:COMPARED])
-    if isinstance(difference, str):
+    if isinstance(difference, str):  # the reason why there is none
         _say(f"logits were not compared, since {difference}")
         return
-    if not difference < DIFFERENCE:
+    if not difference < DIFFERENCE:  # nan is too much as well
         raise RunError(
             f"Logits of model.path={name} differ from those of transformers by {difference:.1e} of"
             f" their size, where rounding explains {DIFFERENCE:g}: compare with a third reader"
@@ -59,6 +59,7 @@ def by_offset(model: GPT | Reader, text_T: torch.Tensor) -> dict[int, float]:
     offsets = sorted({round(share * (len(text_T) - size)) for share in SHARES})
     losses = {}
     for offset in offsets:
+        # The first token of the passage has nothing before it at offset 0, so it is not scored.
         logits_RV = model(text_T[-size - offset :][None], last=size)[0, :-1]
         loss = torch.nn.functional.cross_entropy(logits_RV.float(), text_T[-size + 1 :])
         losses[offset] = float(loss)
@@ -87,7 +88,7 @@ def difference_from_transformers(
     The reason in words if transformers cannot be had.
     """
     other = try_load(checkpoint, torch.float32)
-    if isinstance(other, str):
+    if isinstance(other, str):  # the reason why it cannot be loaded
         return other
     expected_TV = other(text_T[None].cpu()).logits[0]
     logits_TV = model(text_T[None])[0].float().cpu()

@@ -71,6 +71,7 @@ class Children(Signals):
         self.running: set[Worker] = set()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Pass a signal on: the first one stops the children, a second one kills them."""
         again = self.second()
         super()._note(number, frame)
         for worker in list(self.running):
@@ -104,13 +105,13 @@ class Children(Signals):
             outcomes = [Outcome("", "failed", f"could not be run: {error}")]
         if code == BUSY and not wait:
             return Result(job, BUSY)
-        if code < 0:
+        if code < 0:  # Popen's code of a signal; 128 + signal is a shell's
             code = 128 - code
         if code - 128 in STOPS and self.received is None:
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
             outcomes = [self._unwritten_outcome(code, tail)]
-            code = code or 1
+            code = code or 1  # a job that tells nothing has failed
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], self.command, tail)
         return result
@@ -124,12 +125,13 @@ class Children(Signals):
             with disk_errors(spec):
                 spec.write_text(json.dumps({"job": job.as_dict(), "wait": wait}))
             processes = processes_of(job)
+            # A worker is one process: a training of several gets new ones.
             worker = idle.pop() if idle and processes == 1 else None
             if worker and worker.process.poll() is not None:  # it was killed while it waited
                 self.running.discard(worker)
                 worker = None
             worker = worker or self._start(spec, processes)
-            if self.received is not None:
+            if self.received is not None:  # a signal that came before the worker was in `running`
                 self._stop(worker)
             end = worker.run(spec, feed)
             if end.stays:
@@ -199,9 +201,9 @@ def needed(job: Job) -> int:
     tokens = 0
     if job.config.trains and not job.run.finished:
         tokens = train.tokens_per_step // train.micro_batches
-    in_weights = 16 * model_size(job.config).parameters
-    in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
-    in_scores = 4 * tokens * vocabulary(job.config)
+    in_weights = 16 * model_size(job.config).parameters  # four numbers of 4 bytes
+    in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)  # 2 bytes
+    in_scores = 4 * tokens * vocabulary(job.config)  # 4 bytes
     return CONTEXT + in_weights + in_layers + in_scores
 
 
@@ -217,9 +219,9 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
         return parallel
     try:
         answer = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
-        smallest = min(int(line) for line in answer.split()) * 2**20
+        smallest = min(int(line) for line in answer.split()) * 2**20  # it answers in MiB
     except (OSError, ValueError, subprocess.SubprocessError):
-        return parallel
+        return parallel  # nothing is known of the memory, so the user's number stands
     largest_need = max(needed(job) for job in on_gpu)
     most = max(1, smallest // largest_need)
     if parallel <= most:

@@ -63,6 +63,7 @@ class Queue:
         # SLURM queues tasks without room; submitit's local stand-in starts everything at once.
         self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
         self.executor = make_executor(launcher)
+        # What follows holds %j, the id of a job, which is not known yet.
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
 
     def submit(self, jobs: list[Job]) -> list[Submitted]:
@@ -99,7 +100,7 @@ class Queue:
         earlier = []
         for job in queued:
             content = job.as_dict()
-            for path in self.folder.glob(f"{job.run.id}-????????.json.task"):
+            for path in self.folder.glob(f"{job.run.id}-????????.json.task"):  # of `submit`
                 spec = path.with_suffix("")
                 task = read_json(path)
                 if spec.exists() and read_json(spec).get("job") == content:
@@ -118,6 +119,7 @@ class Queue:
         if now - self.query_time > ASK_SECONDS:
             self._query(tasks)
             for task in tasks:
+                # Since when it has ended, unless it was put back meanwhile.
                 task.lost = (task.lost or now) if self._has_ended(task) else None
         names = set(os.listdir(self.folder))
         results = []
@@ -186,6 +188,7 @@ class Queue:
         except (OSError, subprocess.SubprocessError):
             return
         pairs = [line.strip().split("|") for line in answer.splitlines() if "|" in line]
+        # squeue writes the index of a job that is no array as N/A.
         self.states = {name.removesuffix("_N/A"): state for name, state in pairs}
 
 
@@ -213,7 +216,7 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
     tasks = queue.attach(queued)
     if tasks:
         _say(f"{len(tasks)} of {len(jobs) + done} trainings are in the queue already")
-    live = Live(len(jobs) + done, done, 1)
+    live = Live(len(jobs) + done, done, parallel=1)  # raised as tasks begin to run
     try:
         while queued or tasks:
             while queued and len(tasks) < queue.room:

@@ -35,6 +35,7 @@ def make_executor(launcher: dict) -> "submitit.AutoExecutor":
                 " machine's PATH: type the command on a login node of the cluster, or choose"
                 " hydra/launcher=grid."
             )
+    # submitit marks a setting of one kind of cluster by its name.
     times = {f"{via}_max_num_timeout": launcher["max_num_timeout"]}
     try:
         executor = submitit.AutoExecutor(folder=launcher["submitit_folder"], cluster=via, **times)

@@ -45,6 +45,7 @@ class Task:
         return DelayedSubmission(self, spec)
 
     def __call__(self, spec: str) -> None:
+        """Run the job of a spec file and write its outcome beside it. Called by submitit."""
         content = read_json(spec)
         os.environ.update(content["environment"])
         put_back = signal.getsignal(NEAR_LIMIT)  # submitit's handler
@@ -59,7 +60,7 @@ class Task:
         try:
             end = _run(content)
         except KeyboardInterrupt as interrupt:
-            if not signals:
+            if not signals:  # cancelled, not near the time limit: no outcome, and not put back
                 sys.exit(outcome_of(interrupt).code)
             try:
                 put_back(NEAR_LIMIT, None)  # ends this process, unless all restarts are used

@@ -78,8 +78,8 @@ class ModelSize:
         """
         tokens = read.tokens
         layers = self.n_layer - 1 + read.rows / tokens
-        in_layers = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
-        return read.texts * (layers * in_layers + 2 * self.head * read.rows)
+        in_layer = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
+        return read.texts * (layers * in_layer + 2 * self.head * read.rows)
 
     def per_token(self, length: int) -> float:
         """FLOP per token of a text of `length` tokens, without the head."""
@@ -152,9 +152,10 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
     for job, cell, lengths in missing:
         train_len = job.config.train.train_len
         evaluator = protocol(cell.protocol)
+        # Tokens that the extension feeds of the longest text: fewer than it has where it crops.
         crop = fed_length(make(cell.extension), train_len, max(lengths))
         read = _lengths_read(job, cell, lengths) if evaluator.nested else lengths
-        texts = evaluator.reading_first(cell.evaluate, train_len)
+        texts = evaluator.reading_first(cell.evaluate, train_len)  # before the first length
         texts = texts + texts_read(cell.protocol, cell.evaluate, train_len, crop, read)
         result.append(texts)
     return result
@@ -286,7 +287,7 @@ class Timing:
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
             flop_per_second = summary["tokens_per_second"] * model.training(train_len)
             self.training[model].append(1 / flop_per_second)
-        for path in run.eval_files():
+        for path in run.eval_files():  # a damaged one leaves the others their times
             with contextlib.suppress(*DAMAGED):
                 content = read_json(path)
                 self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
@@ -326,8 +327,9 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     """
     by_length: dict[int, dict[str, float]] = defaultdict(dict)  # {length: {task: seconds}}
     for row in rows:
-        task = (row.get("task") or "").removesuffix(" choice")
+        task = (row.get("task") or "").removesuffix(" choice")  # of the same pass over the texts
         by_task = by_length[row["length"]]
+        # The row of all depths has the time of all, the most.
         by_task[task] = max(by_task.get(task, 0.0), float(row["seconds"]))
     return {length: sum(by_task.values()) for length, by_task in by_length.items()}
 
@@ -393,6 +395,7 @@ def time_words(
     """
     trainings = [job for job in fresh if job.config.trains]
     timing = Timing(jobs)
+    # Jobs of one run follow each other, so no more run at once than there are runs.
     runs = {job.run.path for job in [*trainings, *(job for job, _, _ in missing)]}
     at_once = min(jobs[0].config.jobs, len(runs))
     of_training = (timing.of_training(job, at_once) for job in trainings)
@@ -418,6 +421,7 @@ def _reading_seconds(
     """Seconds of each text that the evaluations have yet to read."""
     for (job, cell, _), of_cell in zip(missing, texts, strict=True):
         methods = cell.extension, cell.scale_attention
+        # Of a checkpoint there is no training to infer from, so a layer is timed.
         measure = not job.config.trains
         for text in of_cell:
             yield timing.of_text(job, cell.evaluate.dtype, *methods, text, measure=measure)
@@ -443,11 +447,12 @@ def disk_bytes(fresh: list[Job], missing: Missing) -> int:
     trainings = [job for job in fresh if job.config.trains]
     weights = 0
     for job in trainings:
-        n_kept = 1 + len(job.config.train.kept_steps)
+        n_kept = 1 + len(job.config.train.kept_steps)  # those of the last step too
         weights += BYTES * n_kept * model_size(job.config).parameters
     losses = 0
     for job, cell, lengths in missing:
         train_len = job.config.train.train_len
+        # A crop changes what is read, and not how many losses are kept.
         texts = texts_read(cell.protocol, cell.evaluate, train_len, math.inf, lengths)
         losses += sum(text.losses for text in texts)
     return weights + BYTES_PER_LOSS * losses

@@ -28,7 +28,7 @@ def planned(jobs: list[Job]) -> list[JobVerdict]:
     Whether there is room is only checked where the tokenizer is known already.
     """
     verdicts: dict[str, Outcome] = {}
-    checked: set[str] = set()
+    checked: set[str] = set()  # data and settings that have room, as `key` below
     plans = []
     for job in jobs:
         plan = judge_job(job, verdicts)
@@ -117,7 +117,7 @@ def _state(plan: JobVerdict) -> str:
     "trained", "to fine-tune from ID", "no checkpoint to take, since nothing is left to evaluate".
     """
     train = plan.job.config.train
-    not_made = "not"
+    not_made = "not"  # "not to train", but "no checkpoint to take"
     if train.parent:
         to_make = f"to fine-tune from {train.parent['run_id']}"
         made = f"fine-tuned from {train.parent['run_id']}"
@@ -163,11 +163,11 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
             "there already": [cell for cell, lengths in plan.missing.items() if not lengths],
             "left out": [cell for cell in plan.job.cells if cell not in plan.missing],
         }
-        counted = ", ".join(f"{count_cells(part)} {what}" for what, part in cells.items() if part)
+        counted = ", ".join(f"{count_cells(part)} {word}" for word, part in cells.items() if part)
         lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")
         for cell, verdict in plan.cells.items():
             note = _note(verdict)
-            if verdict.status in ("untested", "own"):
+            if verdict.status in ("untested", "own"):  # whose sentence names no method by itself
                 note = f"{cell.label}: {note}"
             if note:
                 sentences[note] += 1

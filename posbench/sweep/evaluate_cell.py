@@ -58,9 +58,9 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
     flop = 0.0
     for evaluator, missing in zip(evaluators, lengths, strict=True):
         first_tokens = evaluator.cost_first()
-        for text in evaluator.texts(missing):
+        for text in evaluator.texts(missing):  # length of each text that is read
             tokens = evaluator.cost(text) + first_tokens
-            first_tokens = 0
+            first_tokens = 0  # read once, before the first length (key tokens of longppl)
             total += tokens
             flop += tokens * per_token(job, evaluator, text)
     return Progress(total, "evaluate", "tokens", flop)
@@ -144,7 +144,7 @@ def _measure(
 ) -> tuple[list[dict], dict]:
     """(values, arrays) of Protocol.run at a length, which is read from a text of `text` tokens."""
     tokens = evaluator.cost_first()
-    if text == length:
+    if text == length:  # shorter lengths take their losses from this same pass
         tokens += evaluator.cost(text)
     end = progress.done + tokens
     each = per_token(job, evaluator, text)
@@ -208,6 +208,7 @@ def make_rows(
         "commit": provenance.commit(),
         "step": job.config.train.step,
     }
+    # Values of the protocol come last, so that its own depth, position or task stands.
     return [
         rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values
     ]

@@ -24,6 +24,7 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
             "evaluate.split=all scores the text of the fine-tuning too, which the child has seen:"
             " choose test or validation."
         )
+    # A new encoding is learned at the old length; without one, longer texts are the point.
     usual_length = parent.train_len if tuning.encoding else LONGER * parent.train_len
     length = tuning.length or usual_length
     target = _target(config, tuning, length)
@@ -41,7 +42,7 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
         warmup=tuning.warmup,
         schedule=tuning.schedule,
         checkpoint_every=tuning.checkpoint_every,
-        step=None,
+        step=None,  # the last one
         keep_steps=None,  # those of the parent
     )
     encoding = _child_encoding(config, tuning, target)
@@ -84,7 +85,7 @@ def _target(config: JobConfig, tuning: FinetuneConfig, length: int) -> int:
 def _check_target_used(config: JobConfig, tuning: FinetuneConfig) -> None:
     """Raise ConfigError if finetune.target_len has no effect."""
     if tuning.encoding:
-        used = "base" in tuning.encoding
+        used = "base" in tuning.encoding  # where the parent's encoding goes (pose, randomized)
         reason = "finetune.encoding has no positions of the parent"
     else:
         used = "mode" in config.extension
@@ -102,11 +103,11 @@ def _child_encoding(config: JobConfig, tuning: FinetuneConfig, target: int) -> d
     scaling = _trained_in(config.extension, config.train.train_len, target)
     if tuning.encoding is None:
         return {**config.encoding, **scaling}
-    if "base" not in tuning.encoding:
+    if "base" not in tuning.encoding:  # nothing of the parent's encoding stays
         return {**tuning.encoding, **scaling}
     encoding = {**tuning.encoding, "base": {**config.encoding, **scaling}}
     if "max_len" in encoding:
-        encoding["max_len"] = encoding["max_len"] or math.ceil(target)
+        encoding["max_len"] = encoding["max_len"] or math.ceil(target)  # null: the target
     return encoding
 
 

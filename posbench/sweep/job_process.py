@@ -61,7 +61,7 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
         raise ConfigError(judged.refused)
     if not judged.runs:
         return judged.outcomes()
-    had_folder = job.run.path.exists()
+    had_folder = job.run.path.exists()  # else a refused job leaves none behind
     finish_parent(job, wait, world)
     with job.run.lock(wait):
         tidy(job.run)
@@ -194,7 +194,7 @@ def run_server(spec: str) -> int:
     secret = os.environ.pop(SECRET, None)  # a process that the job starts must not have it
     if secret is None or not stat.S_ISFIFO(os.fstat(0).st_mode):
         return main(spec)
-    specs = os.fdopen(os.dup(0))
+    specs = os.fdopen(os.dup(0))  # stdin, from which the parent gives further specs
     # a library that asks a question must not take a spec for the answer
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     first_held = None
@@ -203,12 +203,12 @@ def run_server(spec: str) -> int:
             code = main(spec)
             if code not in (0, BUSY):
                 return code
-            held = forget()
+            held = forget()  # bytes that are still in use once the job's are let go
             if first_held is None:
                 first_held = held
             stays = held < first_held + MOST_LEFT_BEHIND
             sys.stderr.flush()
-            line = f"{ended(secret, code, stays)}\n"
+            line = f"{ended(secret, code, stays)}\n"  # known by the secret among other lines
             os.write(2, line.encode())  # sys.stderr may be another's by now
             spec = specs.readline().strip() if stays else ""
             if not spec:
@@ -232,7 +232,7 @@ def share(processes: int, spec: str) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", DAY)
     logs = Path(spec).parent / "logs"
-    redirects = {rank: Std.ALL for rank in range(1, processes)}
+    redirects = {rank: Std.ALL for rank in range(1, processes)}  # the main one alone is shown
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -252,7 +252,7 @@ def share(processes: int, spec: str) -> int:
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         rank = _reporting_rank(codes)
-        if not Path(f"{spec}.outcome").exists():
+        if not Path(f"{spec}.outcome").exists():  # nobody has told the reason
             for log in logs.rglob(f"{rank}/stderr.log"):
                 print(log.read_text(errors="replace"), end="", file=sys.stderr)
         code = codes[rank]

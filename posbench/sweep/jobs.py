@@ -92,7 +92,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
     fingerprints: dict[str, str] = {}
     for raw in raws:
         planned = _job(raw, fingerprints, auto)
-        job = jobs.setdefault(planned.run.path, planned)
+        job = jobs.setdefault(planned.run.path, planned)  # the first of this training, or itself
         if planned.config.device != job.config.device:
             raise ConfigError(
                 f"device={job.config.device} and device={planned.config.device} are given for one"
@@ -186,7 +186,7 @@ def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     """The job of one configuration, without cells. `fingerprints` keeps those of texts."""
     from posbench.data.corpus import fingerprint, resolved_text
 
-    run = None if raw["run"] is None else Run(raw["run"])
+    run = None if raw["run"] is None else Run(raw["run"])  # an existing training
     raw = _with_training(raw, run)
     tuning = raw.pop("finetune", None)
     evaluate_as_typed = typed("evaluate", raw["evaluate"])
@@ -216,7 +216,7 @@ def _at_step(job: Job, step: int) -> Job:
     check_step(job.config, step)
     if step == job.config.train.last_step:
         return job
-    if job.config.run and not job.parent:
+    if job.config.run and not job.parent:  # run= without a fine-tuning makes no step itself
         check_kept(job.run, job.config, job.fingerprint, step)
     run = run_at(job.run, job.config, job.fingerprint, step)
     return replace(job, config=config_at(job.config, step), run=run)
@@ -255,7 +255,7 @@ def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
     """
     results_dir = Path(config.results_dir)
     run = Run(results_dir / identity.run_id(config.as_dict(), fingerprint))
-    if config.data.get("path") and run.has_config:
+    if config.data.get("path") and run.has_config:  # a text of the user's own, by its content
         name = _recorded_text_name(run, config.data)
         return Job(replace(config, data={**config.data, "name": name}), run, fingerprint)
     nodes = {"encoding": config.encoding, "scale_attention": config.train.scale_attention}

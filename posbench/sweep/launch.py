@@ -34,8 +34,8 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     via = launcher.get("via")
     queue = Queue(launcher, command) if via in ("slurm", "local") else None
     parallel = _joblib(launcher["n_jobs"]) if via == "joblib" else launcher["n_jobs"]
-    verdicts: dict[str, Outcome] = {}
-    settled = []
+    verdicts: dict[str, Outcome] = {}  # of `judge_job`, shared by the seeds
+    settled = []  # results of jobs that need no process
     to_run = []
     for job in jobs:
         result = settle(job, verdicts, trained=queue is None)
@@ -92,6 +92,7 @@ def _check_writable(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         if error.errno not in FULL:
+            # mkdir calls a file in place of the folder "File exists", which explains nothing.
             reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
             raise ConfigError(
                 f"results_dir={folder} cannot be written ({reason}): fix this, or choose another"

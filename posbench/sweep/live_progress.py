@@ -24,9 +24,10 @@ class Live(Progress):
 
     def __init__(self, total: int, done: int, parallel: int) -> None:
         super().__init__(total, "sweep", "jobs")
-        self.done = self.shown_done = done
+        self.done = done
+        self.shown_done = done
         self.parallel = parallel
-        self.drawing = ""
+        self.drawing = ""  # progress line of the job that wrote last
         self.lock = threading.Lock()
         self.failed = 0
         self.seconds: list[float] = []
@@ -95,6 +96,7 @@ class Live(Progress):
             by_itself = self.ends.get(job, now) - now
             to_go.append(max(0.0, began + mean - now, by_itself))
         n_waiting = self.total - self.done - len(self.started)
+        # No less than the longest job that runs: it cannot be shared out.
         return max([(sum(to_go) + mean * n_waiting) / self.parallel, *to_go])
 
     def close(self, finished: bool = True) -> None:
@@ -141,6 +143,7 @@ def read_line(raw: bytes) -> ChildLine:
     >>> read_line(b'{"progress": "train 2/4", "left": 3, "stays": false}')
     ChildLine(text='train 2/4', seconds_left=3.0, stays=False)
     """
+    # Behind the last carriage return: what a terminal would show.
     line = ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2])
     if line.startswith('{"progress": '):
         # one that was cut short, or is another program's, is shown as it is

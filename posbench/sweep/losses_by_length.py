@@ -53,7 +53,7 @@ class LossesByLength:
                 str(length): self._mean(evaluator, length, n_targets)
                 for length in self.settings.lengths
             }
-            forget_rounded(scorer.model)
+            forget_rounded(scorer.model)  # copies in bf16, out of date after the next step
         return {"max_length": self.settings.max_length, "targets": n_targets, "nll": losses}
 
     def _take_share(self, evaluator: FixedTargets) -> None:
@@ -67,7 +67,7 @@ class LossesByLength:
     def _mean(self, evaluator: FixedTargets, length: int, n_targets: int) -> float | None:
         """Mean loss of the targets of all processes at a length."""
         total = 0.0
-        if len(evaluator.windows.last_N):
+        if len(evaluator.windows.last_N):  # this process may have no window of its own
             try:
                 nll_NS, _ = evaluator.score(length)
                 total = float(nll_NS.astype(np.float64).sum())

@@ -113,11 +113,13 @@ def write_theirs(run: Run, config: JobConfig, to: Path, their_config: dict) -> d
     """
     D = their_config["head_dim"]
     is_interleaved = config.encoding.get("layout") == "interleaved"
+    # 0, 2, 4, ..., 1, 3, 5, ...
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
     for name, tensor in read_tensors(run, config):
         if is_interleaved and any(part in name for part in ROTATED):
             tensor = tensor.unflatten(0, (-1, D))[:, order_D].flatten(0, 1)
+        # Of a tied matrix we keep the name of the head, transformers that of the embeddings.
         if their_config["tie_word_embeddings"] and name == "lm_head.weight":
             name = "embed_tokens.weight"
         tensors[their_name(name)] = tensor

@@ -39,6 +39,7 @@ def corpus_of(job: Job) -> Corpus:
 
     Raises RunError when the text does not match the run's id.
     """
+    # A cell with a text of its own (evaluate.text) needs the corpus, but none of its splits.
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
     trains = job.config.trains and not job.run.finished
     splits = SPLITS if trains or not scored else scored
@@ -63,7 +64,7 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     if parent is None or job.run.finished:
         return
     if parent.run.finished:
-        tidy(parent.run)
+        tidy(parent.run)  # of the state that a killed process left
         return
     if world.size > 1:
         raise ConfigError(
@@ -71,7 +72,7 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
             " trained: train it first."
         )
     with parent.run.lock(wait):
-        if parent.run.finished:
+        if parent.run.finished:  # made by another process while this one waited
             return
         device = pick_device(parent.config.device)
         corpus = corpus_of(parent)
@@ -198,7 +199,7 @@ def _parent_with_hash(job: Job) -> dict | None:
     sha256 = run.read_summary()["sha256"]
     earlier_parent = job.run.read_config()["train"].get("parent") if job.run.has_config else None
     earlier_sha256 = (earlier_parent or {}).get("sha256")
-    if earlier_sha256 not in (None, sha256):
+    if earlier_sha256 not in (None, sha256):  # None: the child has yet to begin
         raise RunError(
             f"{run.path} has changed since {job.run.id} began with its weights (SHA-256"
             f" {sha256[:12]}..., {earlier_sha256[:12]}... then): restore it, or delete"

@@ -32,6 +32,8 @@ def validation_settings(train: TrainConfig) -> EvaluateConfig:
         lengths=train.validate_lengths,
         max_length=max(train.validate_lengths),
         windows=train.validate_windows,
+        # As in an evaluation without settings of these: an eighth of the window, and texts of the
+        # floor for one target each, of long windows for several.
         targets=max(1, train.origin // 8),
         floor_block=train.origin // 16 if train.origin > LONG else 1,
         split="validation",

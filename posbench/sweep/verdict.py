@@ -115,7 +115,7 @@ def _judge_training(job: Job) -> "Encoding":
     if job.parent:
         check_beginning(config, job.parent.config)
     encoding = make_encoding(config)
-    make_trained_scale(config, encoding)
+    make_trained_scale(config, encoding)  # for its checks
     if job.run.finished:
         return encoding
     if config.trains:
@@ -123,7 +123,7 @@ def _judge_training(job: Job) -> "Encoding":
         check_graph(config.train, config.device)
         check_batch(config.model, config.train.tokens_per_step, config.device)
     if config.model.checkpoint and not config.model.engine and not job.parent:
-        checkpoint_tensors(config, config.model.checkpoint["vocab_size"])
+        checkpoint_tensors(config, config.model.checkpoint["vocab_size"])  # for its checks
     return encoding
 
 

@@ -117,7 +117,7 @@ class Mirror:
             config=self._config,
             dir=str(folder),
             mode=mode,
-            resume="allow",
+            resume="allow",  # a training that goes on is the same run of wandb
             reinit="create_new",
         )
         tags = [*(wandb_run.tags or ()), self._job_type, *method_tags(self._config)]

@@ -55,6 +55,7 @@ class ValidationChart:
         lines: dict[str, dict[int, float]] = {}  # {name: {step: loss}}
         for loss in read_step_losses(self.run.path):
             # with the run, since wandb draws the lines of all runs that are shown
+            # Four of the ten digits that end an id tell runs apart, in less room.
             name = f"{loss.length} {loss.extension} {self.run.id[:-6]}"
             lines.setdefault(name, {})[loss.step] = loss.nll
         if not lines:

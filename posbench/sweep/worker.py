@@ -60,8 +60,9 @@ class Worker:
                 self.process.stdin.flush()
         self._had_job = True
         for line in self._lines():
-            text, mark, message = line.rpartition(f"{self.secret} ".encode())
-            if not mark:
+            # The line that `ended` writes; text that had no newline may stand before it.
+            text, secret, message = line.rpartition(f"{self.secret} ".encode())
+            if not secret:
                 feed(line)
                 continue
             if text:

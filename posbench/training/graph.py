@@ -96,6 +96,7 @@ class StepGraphs:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Make a step; the results are tensors of their own."""
         shape = tuple(tensor.shape for tensor in inputs)
+        # The first steps of a shape stay eager: they make what a recording must find in place.
         if shape not in self.recorded and self.eager_steps[shape] >= EAGER and not self.refused:
             self._record(shape, inputs)
         if shape not in self.recorded:
@@ -106,7 +107,7 @@ class StepGraphs:
             recorded_input.copy_(tensor)
         recorded.replay()
         loss, norm = recorded.outputs
-        return loss.clone(), norm.clone()
+        return loss.clone(), norm.clone()  # since the next replay writes into the outputs
 
     def _capture(self, step: Step, inputs: Sequence[Tensor]) -> Recorded:
         graph = torch.cuda.CUDAGraph()

@@ -134,6 +134,7 @@ def _take_up(trainer: Trainer, run: Run) -> None:
     if world.main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
+    # The main process has resumed if any step is above 0; the others then read what it left.
     if world.largest(trainer.step) and not world.main:
         trainer.resume(run)
     world.copy_weights(trainer.model)

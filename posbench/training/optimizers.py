@@ -42,7 +42,7 @@ class Muon(torch.optim.Muon):
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight.grad)
         averages = [self.state[weight]["momentum_buffer"] for weight in weights]
-        torch._foreach_lerp_(averages, gradients, 1 - momentum)
+        torch._foreach_lerp_(averages, gradients, 1 - momentum)  # in place, so the state advances
         updates = averages
         if group["nesterov"]:
             updates = torch._foreach_lerp(gradients, averages, momentum)
@@ -52,6 +52,7 @@ class Muon(torch.optim.Muon):
         lr = group["lr"]
         rows, columns = weights[0].shape
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
+        # A tall matrix needs a longer step for outputs to change as much (torch's "original").
         updates_MRC = updates_MRC.to(weights[0].dtype) * (-lr * math.sqrt(max(1, rows / columns)))
         torch._foreach_add_(weights, list(updates_MRC))
 
@@ -67,7 +68,7 @@ def orthogonal(
     a, b, c = coefficients
     tall = x_MRC.shape[1] > x_MRC.shape[2]
     x = x_MRC.bfloat16()
-    x = x.mT if tall else x
+    x = x.mT if tall else x  # so that x x^T is the smaller of both products
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(steps):
         gram = x @ x.mT

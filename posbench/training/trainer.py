@@ -94,6 +94,7 @@ class Trainer:
         self.tokens = 0
         self.seconds = 0.0
         self.recent: deque[FinishedStep] = deque(maxlen=config.log_every)
+        # Loss that no training has after a while: ln V is that of a uniform guess.
         self.limit = HOPELESS * math.log(corpus.vocab_size)
         self.steps_above = 0  # in a row, whose loss is above the limit
         self.pending: LaunchedStep | None = None
@@ -403,12 +404,12 @@ class Trainer:
 def _batches(corpus: Corpus, config: TrainConfig, seed: int) -> Batches | MixedBatches:
     """Batches of the training text, of a mix also those of the task."""
     data_seed = seed if config.seed_data is None else config.seed_data
-    data_seed += OTHER_ORDER * config.generation
+    data_seed += OTHER_ORDER * config.generation  # no child begins with the text of its parent
     sizes = (config.lengths, config.tokens_per_step, data_seed)
     text_batches = batches(corpus.train, *sizes, corpus.bos)
     if not corpus.mix:
         return text_batches
-    task_batches = batches(corpus.mix.split("train"), *sizes, None)
+    task_batches = batches(corpus.mix.split("train"), *sizes, None)  # which has no BOS to add
     return MixedBatches(text_batches, task_batches, corpus.mix.share)
 
 

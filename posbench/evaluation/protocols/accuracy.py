@@ -90,6 +90,7 @@ class Accuracy(Protocol):
             _say_once(self._few_texts())
 
     def _few_texts(self) -> str:
+        """Note on a number of texts that says little of each part (depth, number of pairs)."""
         config = self.evaluation.config
         tasks = [task["name"] for task in config.tasks or ()]
         return (
@@ -122,7 +123,7 @@ class Accuracy(Protocol):
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
         source = questions(corpus, config)
         for length in config.lengths:
-            # Drawing a text says what it needs.
+            # Drawing a text of the first part says what the task needs.
             source.draw(length, 1, [config.seed], **source.parts(length)[0].arguments)
             if config.tasks:
                 source.check_depths(length, FEW, [config.seed, length])
@@ -147,7 +148,7 @@ class Accuracy(Protocol):
     ) -> ReadVolume:
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        if not config.tasks:
+        if not config.tasks:  # of a task that is the data, any token may be an answer
             return ReadVolume(n_windows, length, length, n_windows)
         texts = n_windows * texts_per_question(config)
         return ReadVolume(texts, length, min(length, ANSWER), n_windows)
@@ -213,7 +214,7 @@ class Accuracy(Protocol):
     def answers(self, task: str, examples: Examples) -> dict[str, Answers]:
         """{name of the row: answers}: of the answers, and of the choice among those in the text."""
         is_target_T = (examples.targets_NT != IGNORED).any(axis=0)
-        n_rows = len(is_target_T) - int(is_target_T.argmax())
+        n_rows = len(is_target_T) - int(is_target_T.argmax())  # from the first target to the end
         target_NR = examples.targets_NT[:, -n_rows:]
         answer_NR = examples.answer_NT[:, -n_rows:]
         choice_NK = examples.choices_NK
@@ -226,7 +227,7 @@ class Accuracy(Protocol):
         scores = self.evaluation.read(plan, np.arange(len(target_NR)), n_rows, text)
         nll_NR, correct_NR, *of_choices = scores  # rank and nll among choices, if there are any
         nll_NA = summed(answer_NR, nll_NR)
-        correct_NA = summed(answer_NR, ~correct_NR) == 0
+        correct_NA = summed(answer_NR, ~correct_NR) == 0  # no token of the answer is wrong
         of_choices = [summed(answer_NR, values_NR) for values_NR in of_choices]
         if examples.rival_NAKR is not None:
             of_choices = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
@@ -332,7 +333,8 @@ def has_room(config: EvaluateConfig, length: int) -> bool:
     if not config.tasks:
         return True
     try:
-        word_questions(config, ByteTokenizer(), 0).check_room(length, 8, [0])
+        bos = 0  # any number: it takes one token
+        word_questions(config, ByteTokenizer(), bos).check_room(length, count=8, key=[0])
     except ConfigError:
         return False
     return True

@@ -71,7 +71,8 @@ class ByPosition(Protocol):
         from posbench.position.effect import same_prefix
 
         plan = self.evaluation.plan(length)
-        if self.read is None or not same_prefix(self.read[0], plan):
+        latest_plan = None if self.read is None else self.read[0]
+        if latest_plan is None or not same_prefix(latest_plan, plan):
             self.read = (plan, *self.evaluation.score(plan, self.start_N, length, self.window))
         _, nll_NT, correct_NT = self.read
         return nll_NT[:, :length], correct_NT[:, :length]
@@ -105,5 +106,6 @@ def bins(length: int) -> list[int]:
     >>> bins(20)
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 20]
     """
-    edges = list(range(1, 9)) + [round(8 * 2 ** (k / 4)) for k in range(1, 4 * 40)]
+    doublings = 40  # beyond any length
+    edges = list(range(1, 9)) + [round(8 * 2 ** (k / 4)) for k in range(1, 4 * doublings)]
     return [edge for edge in edges if edge < length] + [length]

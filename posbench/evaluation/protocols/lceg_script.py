@@ -30,8 +30,8 @@ from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.yarn_script import YarnScript
 from posbench.evaluation.windows import BOS, Windows
 
-E = 2.71828
-BATCH = 32
+E = 2.71828  # as the script writes e
+BATCH = 32  # windows of a batch of the script
 
 
 class LcegScript(YarnScript):
@@ -86,13 +86,16 @@ class LcegScript(YarnScript):
 
         plan = self.evaluation.plan(length)
         nll_WL, correct_WL = self.evaluation.score(plan, self.starts(length), length, index)
+        # The last row predicts the token after the window, which the script never scores.
         return nll_WL[:, :-1].astype(np.float32), correct_WL[:, :-1]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         windows = self.windows
         start_W = self.starts(length)
+        # The script takes the mean over batches, so a window of a smaller last one weighs more.
         batch_W = np.arange(len(start_W)) // BATCH
         weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
+        # exp(loss ln E) is E ** loss, the perplexity of the script.
         loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E)
         text_M = self.text_M
         bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])

@@ -84,6 +84,7 @@ class Repeat(FixedTargets):
         last_n = self.windows.last_N[at_n // n_targets]
         back_n = n_targets - 1 - at_n % n_targets  # tokens from a target to its window's last
         back_nL = back_n[:, None] + np.arange(length, -1, -1)
+        # The last `period` tokens of the window over and over, back to the beginning of the text.
         return self.evaluation.opened(last_n[:, None] - back_nL % self.period)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:

@@ -65,6 +65,7 @@ class YarnScript(EveryTokenProtocol):
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
         scored_K = np.concatenate([[0], end_K[:-1]])  # tokens that the windows before have scored
+        # Row r predicts token r + 1 of a window: the first token of the first one has no row.
         low_K = np.maximum(0, scored_K - start_K - 1)
         high_K = end_K - start_K - 1
         start_NK = start_K + first_N[:, None]

@@ -147,6 +147,7 @@ def read_folder(folder: Path) -> Ranking:
         if section[0].protocol != PROTOCOL:
             continue
         corpus = section[0].data, section[0].tokenizer, section[0].train_len
+        # {(encoding, extension, scale, source): {length: point}}
         for (*method, source), by_length in methods(section).items():
             grid = _from_training_length(by_length)
             reason = "numbers of somebody else's CSV" if source else _fault(by_length, grid)
@@ -165,7 +166,7 @@ def _commits_of_runs(folder: Path) -> dict[str, list[str]]:
     commits: dict[str, list[str]] = defaultdict(list)
     for row in csv_lines(folder / ROWS):
         commit = row["commit"][:7] or "outside git"
-        if row["commit"].endswith("+"):
+        if row["commit"].endswith("+"):  # the code had changes that were not committed
             commit += "+"
         if commit not in commits[row["run_id"]]:
             commits[row["run_id"]].append(commit)
@@ -215,8 +216,8 @@ def _line(
     commits: tuple[str, ...],
 ) -> Line:
     """Line of a method by its points from the training length on, in the order of their lengths."""
-    train_len = corpus[2]
-    surely, perhaps = 0, 0
+    _, _, train_len = corpus
+    surely, perhaps = 0, 0  # lengths; 0: not at the training length
     uppers = []
     holds_surely, holds_perhaps = True, True  # at all lengths so far
     for length, point in grid.items():
@@ -251,6 +252,7 @@ def ranked(lines: Iterable[Line]) -> Ranking:
     """
     chosen: list[Line] = []
     exclusions = []
+    # The largest first, so that a line is covered only by one that is in the tables already.
     for line in sorted(lines, key=_size):
         reason = _covered(line, chosen)
         if reason:

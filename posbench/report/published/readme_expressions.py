@@ -55,6 +55,7 @@ class Key(NamedTuple):
             elif " @" in part:
                 method_names, _, times = part.rpartition(" @")
                 for method in method_names.split(" & "):
+                    # [encoding, extension, scale], "none" for what is not named
                     methods.append([*method.split("|"), "none", "none"][:3])
                 multiples = [Fraction(multiple.rstrip("x")) for multiple in times.split(",")]
             elif part:
@@ -95,7 +96,7 @@ class Expression(NamedTuple):
             if word in WORDS:
                 words.append(word)
             else:
-                column = column or word
+                column = column or word  # the one that stands last
         key = " ".join(rest)
         return cls(_terms(key) if is_sum else [(1.0, key)], words, column, form)
 
@@ -106,7 +107,7 @@ class Expression(NamedTuple):
 
     def text(self, values: list[Value]) -> str:
         """Text of values, such as "0.50 [0.25, 0.75]", or "0.5, 0.6 and 0.7" of seeds."""
-        end = next((ENDS[word] for word in self.words if word in ENDS), 0)
+        end = next((ENDS[word] for word in self.words if word in ENDS), 0)  # 0: the value itself
         numbers = [value[end] for value in values]
         for word in self.words:
             if word in ONE_OF:
@@ -115,13 +116,15 @@ class Expression(NamedTuple):
             *others, last = [format(number, self.form) for number in numbers]
             return f"{', '.join(others)} and {last}"
         _, low, high = single(values)
+        # ".2f/.3f" has a format for the number and one for the ends of its interval.
         number_form, _, end_form = self.form.partition("/")
         end_form = end_form or number_form
         if math.isnan(low) and {"+-", "[]"} & {*self.words}:
             raise ConfigError("it has no interval")
         number = format(numbers[0], number_form)
         if "+-" in self.words:
-            return f"{number} +- {(high - low) / 2:{end_form.lstrip('+')}}"
+            half_form = end_form.lstrip("+")  # half an interval has no sign
+            return f"{number} +- {(high - low) / 2:{half_form}}"
         if "[]" in self.words:
             return f"{number} [{low:{end_form}}, {high:{end_form}}]"
         return number

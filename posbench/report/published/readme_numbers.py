@@ -65,8 +65,8 @@ def fill(source: str, text: str) -> str:
     path, comparison = _file(source)
     columns = _columns(source, path, comparison)
     # Endpoints of the ledger have names of free words, "minus" and "plus" among them.
-    is_sum = source != "ledger"
-    expression = Expression.read(text, columns, is_sum)
+    is_ledger = source == "ledger"
+    expression = Expression.read(text, columns, is_sum=not is_ledger)
     if comparison:
         overall, *by_seed = _compared(path.parent, expression.terms, comparison)
         values = by_seed if "seeds" in expression.words else [overall]
@@ -247,7 +247,7 @@ def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
             others = (point.extension, point.scale_attention)
             if any([encoding, *others] in key.methods for encoding in encodings):
                 by_seed[seed.row["seed"]].append(seed)
-    return by_seed or single([])
+    return by_seed or single([])  # whose error says that nothing fits
 
 
 def _is_asked(point: CurvePoint | Score, key: Key) -> bool:
@@ -259,5 +259,5 @@ def _is_asked(point: CurvePoint | Score, key: Key) -> bool:
     else:
         protocol_named = any(column == "protocol" for column, *_ in key.cells)
         fits = protocol_named or point.protocol == "fixed_targets"
-    length = key.multiples[0] * point.train_len
+    length = key.multiples[0] * point.train_len  # losses are compared at one length
     return fits and point.length == length and key.fits_cells(vars(point))

@@ -34,7 +34,7 @@ def filled_page(template: Path) -> str:
     hold.
     """
     text = template.read_text(encoding="utf-8")
-    words = dict(LET.findall(text))
+    words = dict(LET.findall(text))  # {name: text} that $name stands for in an expression
 
     def expand(match: re.Match) -> str:
         try:
@@ -59,11 +59,12 @@ def filled_table(match: re.Match) -> str:
     opening, path, number, content, closing = match.groups()
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
-    n_names = sum(cell.strip() in METHOD for cell in header.split("|"))
+    n_names = sum(cell.strip() in METHOD for cell in header.split("|"))  # columns of the method
     beginnings = [
         _beginning(line, n_names) for line in content.splitlines() if line not in (header, rule)
     ]
     if beginnings:
+        # Reversed, so that the first of lines that begin alike stays.
         by_beginning = {_beginning(line, n_names): line for line in reversed(lines)}
         for beginning in beginnings:
             if beginning not in by_beginning:
@@ -79,7 +80,7 @@ def _beginning(line: str, n_names: int) -> str:
     '| rope | ntk |'
     """
     cells = MARK.sub("", line).split("|")
-    return "|".join(cells[: 1 + n_names]) + "|"
+    return "|".join(cells[: 1 + n_names]) + "|"  # the first is empty: a line begins with |
 
 
 def main() -> None:

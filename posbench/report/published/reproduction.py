@@ -59,6 +59,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
         return None
     if config["model"].get("checkpoint") or config["data"].get("mix"):
         return None
+    # A file or run of this machine, or an older protocol, which nobody else can type.
     if any(getattr(setting, field) not in NO_FILE for field in FILE_FIELDS):
         return None
     method_words = _method_words(evaluation.first, config)
@@ -80,6 +81,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
 
 def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
     """Words of all methods, such as ["encoding=rope", "encoding.base=500.0", "extension=none"]."""
+    # A scale has no column for its arguments: they stand behind its name, as JSON.
     scale, _, scale_json = row["scale_attention"].partition(" ")
     scale_args = json.loads(scale_json or "{}")
     extension_args = row["extension_args"] or {}
@@ -97,7 +99,7 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
     words = []
     for key, (name, args) in methods.items():
         usual = group_yamls(key.rpartition(".")[2]).get(name)
-        if usual is None:
+        if usual is None:  # somebody's own class
             return None
         words += [f"{key}={name}", *_changed(key, args, method_args(usual))]
     return words
