@@ -20,6 +20,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 
 BITS = 64  # bits of the largest whole number; counts and seeds need no more
 LONGEST = 80  # characters of a value quoted in an error
+LONGEST_ADVICE = 40  # characters of the values of a list that an error repeats as words
 WORDS = {  # (singular, plural)
     int: ("a whole number", "whole numbers"),
     float: ("a finite number", "finite numbers"),
@@ -196,7 +197,9 @@ def _advice(name: str, value: object, hint: Any) -> str:
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
     if isinstance(value, list) and value and not any(map(_is_nested, [*value, *kinds])):
-        return f" (for a job with each, type -m {name}={','.join(map(shown, value))})"
+        words = ",".join(map(shown, value))
+        if len(words) <= LONGEST_ADVICE:
+            return f" (for a job with each, type -m {name}={words})"
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
         return ", not text"
     if not isinstance(value, int | float):

@@ -19,7 +19,12 @@ _cache: weakref.WeakKeyDictionary[GPT, tuple[tuple, GPT]] = weakref.WeakKeyDicti
 def rounded(model: GPT) -> GPT:
     """The model with linear layers in bf16. One is kept for each model, and made anew when a weight
     of the model has changed.
+
+    It is the model itself where methods are in place in a transformers model, which cannot be
+    copied. Autocast then rounds its weights in every pass.
     """
+    if not isinstance(model, GPT):
+        return model
     state = tuple((layer.weight.data_ptr(), layer.weight._version) for layer in _linears(model))
     cached_state, _ = _cache.get(model, (None, None))
     if cached_state != state:

@@ -443,7 +443,7 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evaluate.protocol=accuracy"], "data=local is text: choose some"),
+        (["evaluate.protocol=accuracy"], "data=text is text: choose some"),
         (
             ["evaluate.protocol=accuracy", "evaluate.tasks=[passkeys]"],
             "passkeys is unknown.*passkey",

@@ -152,6 +152,24 @@ def test_a_learned_table_is_trained_at_its_own_length(world, capfd):
     )
 
 
+def test_methods_in_place_are_evaluated_in_bf16_as_in_float32(world, capfd):
+    losses = {}
+    for dtype in ("bf16", "fp32"):
+        words = [*checkpoint(world.root, "gpt_neox"), "extension=yarn", f"evaluate.dtype={dtype}"]
+        done = call(capfd, world.root, "run", *words, "evaluate.lengths=[64,128]")
+        assert done.returncode == 0, done.stderr
+        (run,) = (world.root / "runs").glob("hf-*")
+        rows = [
+            row
+            for file in Run(run).eval_files()
+            if file.name.startswith("yarn+none")
+            for row in json.loads(file.read_text())["rows"]
+        ]
+        losses[dtype] = [row["nll"] for row in rows if row["dtype"] == dtype]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], abs=0.02)
+    assert losses["bf16"] != losses["fp32"]
+
+
 def test_no_steps_are_the_extension_at_evaluation(world, capfd):
     child = tuned(
         capfd,

@@ -29,6 +29,7 @@ SETTING = (
     "evaluate.floor=false",
     "log.mode=disabled",
 )
+QUIET = ("log.mode=disabled", "evaluate.dtype=fp32")  # as the engine computes
 FIXED = ("extension.mode=fixed", "extension.target_len=128")
 METHODS = {
     "none": ("extension=none",),
@@ -80,7 +81,17 @@ def engine(world, capfd):
             f"evaluate.lengths={lengths}",
             f"results_dir={results}",
         )
-        done = call(capfd, world, "run", *TEXT, *SETTING, *asked, *METHODS[name], *words)
+        done = call(
+            capfd,
+            world,
+            "run",
+            *TEXT,
+            *SETTING,
+            "evaluate.dtype=fp32",
+            *asked,
+            *METHODS[name],
+            *words,
+        )
         assert done.returncode == 0, done.stderr
         results = next(
             (word.partition("=")[2] for word in words if word.startswith("results_dir=")), results
@@ -93,7 +104,7 @@ def engine(world, capfd):
 @pytest.fixture
 def identify(world, capfd):
     def run_command(run, *words: str, **how):
-        return call(capfd, world, "identify", str(run), "log.mode=disabled", *words, **how)
+        return call(capfd, world, "identify", str(run), *QUIET, *words, **how)
 
     return run_command
 

@@ -57,6 +57,7 @@ def test_a_wrong_server_is_found_out(world, capfd, wrong):
         str(run),
         "model.path=model",
         "fed=16",
+        "evaluate.dtype=fp32",  # as the server computes
         "log.mode=disabled",
         "out=told",
     )
