@@ -51,6 +51,7 @@ class Hybrid(Encoding):
                     f"encoding.{name}={node['_target_']} is for a whole model: choose one that acts"
                     " inside attention."
                 )
+        # An extension needs what all layers have that it acts on; NoPE has nothing to change.
         extended = [self.full, self.local] if extend_local else [self.full]
         traits = [part.traits for part in extended if not isinstance(part, NoEncoding)]
         self.traits = functools.reduce(operator.and_, traits) if traits else Trait(0)
@@ -64,6 +65,7 @@ class Hybrid(Encoding):
         self.scalable = self.full.scalable
 
     def layers(self) -> list[Layer]:
+        """Layers of both parts, merged in the order of the model."""
         local_layers = iter(self.local.layers())
         full_layers = iter(self.full.layers())
         local_rule = {"window": self.window, "extended": self.extend_local, "scaled": False}

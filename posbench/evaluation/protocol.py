@@ -241,9 +241,10 @@ class Protocol:
             n_windows = cls.planned_windows(config, train_len)
         losses = n_windows * config.targets
         if fed == length:
-            return ReadVolume(n_windows, length, config.targets, losses)
+            return ReadVolume(n_windows, tokens=length, rows=config.targets, losses=losses)
         block = cls.block(config, fed)
-        return ReadVolume(n_windows * _ceil_div(config.targets, block), fed, block, losses)
+        texts = n_windows * _ceil_div(config.targets, block)
+        return ReadVolume(texts, tokens=fed, rows=block, losses=losses)
 
     @classmethod
     def reading_first(

@@ -65,6 +65,7 @@ def _is_of_user(name: str) -> bool:
 
 @functools.cache
 def _protocol_class(module_name: str) -> type[Protocol]:
+    """Class of a module, such as FixedTargets of fixed_targets. Raises ConfigError for another."""
     name = class_name(module_name.rpartition(".")[2])
     protocol_class = class_named(f"{module_name}.{name}")
     if not issubclass(protocol_class, Protocol):

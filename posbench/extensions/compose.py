@@ -59,6 +59,7 @@ class Compose(Extension):
         return rows_NC
 
     def bands(self, span: Span) -> tuple[Band, ...]:
+        """Bands of the one part that defines them, whose coordinates the other parts move."""
         bands = (Band(),)
         if self.mapping is not None:
             bands = self.mapping.bands(_part_span(self.mapping, span))

@@ -103,6 +103,9 @@ def fingerprint(plan: Plan) -> str:
 
 
 def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
+    """True if the keys seen, coordinates, tables and factors of a layer are the first ones of the
+    same layer in a longer text.
+    """
     if len(longer.bands) != len(layer.bands) or not _begins(_factor(longer), _factor(layer)):
         return False
     return all(

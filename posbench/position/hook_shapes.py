@@ -44,6 +44,7 @@ def check_hooks(encoding: Encoding) -> None:
 
 @torch.no_grad()
 def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
+    """What each hook that the encoding defines gives for a small text, at the layer `index`."""
     heads = encoding.shape.n_head
     pos_T = torch.arange(LENGTH, dtype=torch.float64)
     pos_K = pos_T[:KEYS]
@@ -81,6 +82,7 @@ def _content(encoding: Encoding, index: int) -> tuple:
 
 
 def _check(encoding: Encoding, result: HookResult) -> None:
+    """Raise ConfigError unless a hook gave a tensor of the shape that it must have."""
     value = result.value
     if isinstance(value, Tensor) and value.shape == result.shape:
         return

@@ -55,7 +55,8 @@ class BandPlan:
         q_table = encoding.table(q_pos, spectrum)
         k_table = q_table if self.band.q == self.band.k else encoding.table(k_pos, spectrum)
         band = replace(self, q_table=q_table, k_table=k_table)
-        object.__setattr__(band, "cache", self.cache)  # nothing in it depends on the tables
+        # `replace` made an empty cache, and nothing in the old one depends on the tables.
+        object.__setattr__(band, "cache", self.cache)
         return band
 
     @property
@@ -204,12 +205,13 @@ class LayerPlan:
             if untrained_factor is None:
                 factor = self._trained_factor(scale)
             elif (untrained_factor == 1).all():
-                continue
+                continue  # so that None, for which kernels do nothing, is what stays
             else:
                 factor = untrained_factor
             total = factor if total is None else total * factor.to(total.device)
         heads_H = self.encoding.scaled_heads()
         if total is not None and heads_H is not None:
+            # Heads on which scales do not act.
             total = torch.where(heads_H.to(total.device)[:, None], total, 1.0)
         if self.temperature == 1:
             return total

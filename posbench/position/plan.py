@@ -133,6 +133,7 @@ def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum 
 def _plan_layer(
     layer: Layer, extension: Extension, scales: list[ScaleAttention], request: Request
 ) -> LayerPlan:
+    """Plan of all layers that treat position as `layer` does; each gets its number later."""
     span = request.span
     spectrum = _spectrum(layer.encoding, extension, span)
     bands = tuple(_plan_band(band, layer, spectrum, request) for band in extension.bands(span))
@@ -140,7 +141,7 @@ def _plan_layer(
     # The factor of a trained scale changes with its parameters, so it is computed when it is read.
     factors = [
         None if scale.trained or scale.reads_content else scale(n_T, span, 0).float()
-        for scale in scales
+        for scale in scales  # layer 0 stands for all: only a trained scale tells them apart
     ]
     return LayerPlan(
         layer.encoding,
@@ -161,6 +162,10 @@ def _is_causal(bands: tuple[BandPlan, ...], length: int) -> bool:
 
 
 def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Request) -> BandPlan:
+    """A band for one length: the keys that each query sees of it, coordinates and tables.
+
+    Raises ConfigError for a band with a lot where only the last queries are planned.
+    """
     if request.queries is not None and band.lot is not None:
         raise ConfigError(
             "An extension with random keys reads only whole texts: generate with another, or"

@@ -39,7 +39,7 @@ class _Turned(torch.autograd.Function):
         ctx: object, x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout
     ) -> Tensor:
         ctx.layout = layout
-        learns_table = any(ctx.needs_input_grad[1:3])
+        learns_table = any(ctx.needs_input_grad[1:3])  # of cos or sin; only then x is needed
         ctx.save_for_backward(cos_TR, sin_TR, x_BHTR if learns_table else None)
         return _turn(x_BHTR, cos_TR, sin_TR, layout)
 
@@ -49,6 +49,7 @@ class _Turned(torch.autograd.Function):
         cos_TR, sin_TR, x_BHTR = ctx.saved_tensors
         dx_BHTR = None
         if ctx.needs_input_grad[0]:
+            # The inverse of a rotation is its transpose: the same angle backwards.
             dx_BHTR = _turn(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
         if x_BHTR is None:
             return dx_BHTR, None, None, None

@@ -157,6 +157,7 @@ class Children(Signals):
         return Outcome("", "interrupted", why_ended(code, tail))
 
     def _start(self, spec: Path, processes: int) -> Worker:
+        """A new worker, which begins with the job of a spec file."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, self.threads // processes)))
         environment[SHOWN] = "terminal" if self.live.terminal else "lines"

@@ -87,7 +87,8 @@ class ModelSize:
 
     def training(self, length: int) -> float:
         """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
-        return 3 * self.forward(ReadVolume(1, length, length, 0)) / length
+        text = ReadVolume(texts=1, tokens=length, rows=length, losses=0)
+        return 3 * self.forward(text) / length
 
 
 def model_size(config: JobConfig) -> ModelSize:

@@ -149,9 +149,9 @@ class Accuracy(Protocol):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         if not config.tasks:  # of a task that is the data, any token may be an answer
-            return ReadVolume(n_windows, length, length, n_windows)
+            return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows)
         texts = n_windows * texts_per_question(config)
-        return ReadVolume(texts, length, min(length, ANSWER), n_windows)
+        return ReadVolume(texts, tokens=length, rows=min(length, ANSWER), losses=n_windows)
 
     @property
     def count(self) -> int:

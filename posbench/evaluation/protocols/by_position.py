@@ -57,7 +57,8 @@ class ByPosition(Protocol):
     ) -> ReadVolume:
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        return ReadVolume(n_windows, length, length, n_windows * length)
+        # Every token predicts the next one.
+        return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows * length)
 
     @property
     def start_N(self) -> np.ndarray:
@@ -78,6 +79,7 @@ class ByPosition(Protocol):
         return nll_NT[:, :length], correct_NT[:, :length]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        """A row for each bin of positions, `position` its upper edge."""
         windows = self.windows
         target_NT = self.start_N[:, None] + np.arange(1, length + 1)
         bytes_NT = np.asarray(windows.file.n_bytes)[target_NT]

@@ -42,6 +42,7 @@ class LcegScript(YarnScript):
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        """Choose the stretches of the text. Raises ConfigError too if one window alone fits it."""
         windows = super().place(file, config, train_len)
         size = len(windows.last_N) * (windows.n_targets + 1)
         if size - max(config.lengths) <= config.stride:
@@ -64,7 +65,8 @@ class LcegScript(YarnScript):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         texts = len(_starts(n_windows * config.max_length, length, config.stride))
-        return ReadVolume(texts, length, length, texts * (length - 1))
+        # The last row of a window is computed, but predicts a token beyond it.
+        return ReadVolume(texts, tokens=length, rows=length, losses=texts * (length - 1))
 
     @property
     def text_M(self) -> np.ndarray:

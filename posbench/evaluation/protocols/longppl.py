@@ -65,6 +65,9 @@ class Longppl(FixedTargets):
 
     @classmethod
     def defaults(cls, evaluate: "EvaluateConfig", train_len: int) -> dict:
+        """The keys that choose key tokens, where the user gave none: the short context is an eighth
+        of the long one.
+        """
         defaults = {
             "key_gain": GAIN,
             "key_loss": LOSS,
@@ -74,8 +77,9 @@ class Longppl(FixedTargets):
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
+        """Check as every protocol does, and that both contexts fit. Raises ConfigError."""
         super().check(extension, config, train_len)
-        train_len = _long_context(config.key_run, train_len)
+        train_len = _long_context(config.key_run, train_len)  # of the model that chooses
         if config.key_context >= train_len:
             raise ConfigError(
                 f"evaluate.key_context={config.key_context} must be below the training length"
@@ -159,6 +163,7 @@ class Longppl(FixedTargets):
         return {**arrays, "key_long": long_NS[is_key_NS], "key_short": short_NS[is_key_NS]}
 
     def target_facts(self) -> dict:
+        """How many of the targets are key tokens, for the evaluation's json."""
         is_key_NS = self.key_tokens().is_key_NS
         return {
             "key_tokens": {

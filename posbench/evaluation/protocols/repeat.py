@@ -51,6 +51,9 @@ class Repeat(FixedTargets):
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
+        """Raise ConfigError unless the targets are within the text that the control repeats, half
+        of the training length, and windows hold the text that the other rows repeat, all of it.
+        """
         if config.targets >= train_len // 2:
             raise ConfigError(
                 f"evaluate.targets={config.targets} must be below half of the training length"

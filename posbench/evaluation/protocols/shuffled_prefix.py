@@ -24,6 +24,9 @@ class ShuffledPrefix(FixedTargets):
     also_scores = ("fixed_targets",)
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
+        """Token indices as in `Protocol.index`, those before the targets in a random order. The
+        first one stays, which may be the BOS.
+        """
         index_nL = super().index(at_n, length)
         n_targets = self.windows.n_targets
         seed = self.evaluation.config.seed

@@ -59,7 +59,9 @@ class YarnScript(EveryTokenProtocol):
             n_windows = cls.planned_windows(config, train_len)
         step = config.stride or length
         texts = n_windows * len(_starts(config.max_length, length, step))
-        return ReadVolume(texts, length, step, n_windows * (config.max_length - 1))
+        # Of each stretch of max_length tokens the first is never predicted.
+        n_losses = n_windows * (config.max_length - 1)
+        return ReadVolume(texts, tokens=length, rows=step, losses=n_losses)
 
     def window_bounds(self, length: int) -> Spans:
         first_N = self.windows.last_N - self.windows.n_targets

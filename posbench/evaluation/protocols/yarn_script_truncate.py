@@ -36,7 +36,8 @@ class YarnScriptTruncate(YarnScript):
     ) -> ReadVolume:
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        return ReadVolume(n_windows, length, length, n_windows * (length - 1))
+        # The last row of a window is computed, but predicts a token beyond it.
+        return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows * (length - 1))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         script = YarnScript(self.evaluation)
