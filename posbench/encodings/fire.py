@@ -31,7 +31,8 @@ class Fire(Encoding):
         share_layers: bool = False,
     ):
         super().__init__(shape)
-        threshold = max(1.0, shape.reach / 4) if threshold is None else threshold
+        if threshold is None:
+            threshold = max(1.0, shape.reach / 4)  # 512 at 2048 tokens, where others begin
         n = 1 if share_layers else shape.n_layer
         self.log_c = nn.Parameter(torch.full((n,), math.log(c)))
         self.log_threshold = nn.Parameter(torch.full((n,), math.log(threshold)))

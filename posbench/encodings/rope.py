@@ -140,7 +140,8 @@ def _rotary_dim(fraction: float, head_dim: int) -> int:
     """Number of channels that turn. Raises ConfigError for a share that is no even number."""
     channels = fraction * head_dim
     rotary_dim = round(channels)
-    if not 4 <= rotary_dim <= head_dim or rotary_dim % 2 or abs(rotary_dim - channels) > 1e-6:
+    is_whole = abs(rotary_dim - channels) <= 1e-6
+    if not 4 <= rotary_dim <= head_dim or rotary_dim % 2 or not is_whole:
         raise ConfigError(
             f"encoding.fraction={fraction} of the head width {head_dim} is {channels:g} channels,"
             " and RoPE turns an even number, at least 4: choose another fraction up to 1, or"
@@ -182,7 +183,7 @@ def _unturned_layers(unturned: list[int] | int | None, n_layer: int) -> frozense
     Raises ConfigError unless they are some of all.
     """
     if isinstance(unturned, int):
-        period = max(2, min(unturned, n_layer))
+        period = max(2, min(unturned, n_layer))  # of few layers the last one, and never all
         unturned = list(range(period - 1, n_layer, period))
     if unturned and not set(unturned) < set(range(n_layer)):
         raise ConfigError(

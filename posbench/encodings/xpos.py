@@ -32,7 +32,7 @@ class Xpos(Rope):
         layout: Layout = "half",
     ):
         super().__init__(shape, base, layout)
-        B = max(8.0, shape.reach / 2) if B is None else B
+        B = max(8.0, shape.reach / 2) if B is None else B  # published: 512 for 1024 tokens
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
         if rate_F.max() > FASTEST:

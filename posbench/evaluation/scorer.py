@@ -142,7 +142,7 @@ class Scorer:
             began = time.perf_counter()
             batch_progress.begin(n_tokens)
             scores = self._read_batch(model, plan, batch, n_rows)
-            batches.append([array.cpu().numpy() for array in scores])
+            batches.append([array.cpu().numpy() for array in scores])  # waits for the GPU
             if self.partial:
                 seconds = time.perf_counter() - began
                 self.partial.add(key, batches[-1], seconds, self.peak.mib())

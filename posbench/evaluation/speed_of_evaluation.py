@@ -78,6 +78,7 @@ class EvaluationSpeed:
         x_BTC = torch.randn(1, TOKENS, self.config.d_model, device=self.device)
         layer = make_plan(self.encoding, length=TOKENS, device=self.device).layers[0]
         of_block = self._time(lambda: block(x_BTC, layer))
+        # Above 0, since both times are measured and the difference of noise may be below.
         return max(1e-9, of_block - self._attention(layer, self.config.kv_heads)) / TOKENS
 
     @functools.cached_property

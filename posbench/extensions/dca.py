@@ -34,6 +34,7 @@ class Dca(Extension):
         self.local = local
 
     def bands(self, span: Span) -> tuple[Band, ...]:
+        # The authors' defaults: local tokens, a chunk of three quarters of training with them.
         w = span.train_len // 16 if self.local is None else self.local
         size = self.chunk or max(1, 3 * span.train_len // 4 - w)
         cap = min(size + w, 2 * size - 1)  # largest coordinate of a query

@@ -44,7 +44,7 @@ def check_hooks(encoding: Encoding) -> None:
 
 @torch.no_grad()
 def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
-    """What each hook that the encoding defines gives for a small text, at the layer `index`."""
+    """Results of the hooks that an encoding defines, for a small text, at the layer `index`."""
     heads = encoding.shape.n_head
     pos_T = torch.arange(LENGTH, dtype=torch.float64)
     pos_K = pos_T[:KEYS]
@@ -65,7 +65,7 @@ def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
         pos = encoding.content_positions(*content)
         shape = (1, heads, LENGTH)
         letters = "[B, H, T]"
-        if isinstance(pos, Tensor) and pos.ndim == 4:
+        if isinstance(pos, Tensor) and pos.ndim == 4:  # a coordinate for each frequency
             shape = (*shape, len(encoding.spectrum().freq_F))
             letters = "[B, H, T, F]"
         if isinstance(pos, Tensor) and pos.ndim > 1 and pos.shape[1] == 1:

@@ -224,6 +224,7 @@ def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
     `offset` is the distance of the first query and the first key."""
     if len(q_pos_T) != len(k_pos_T):
         return None
+    # Through the first and the last token; of one token any slope fits.
     slope = float(q_pos_T[-1] - q_pos_T[0]) / max(1, len(q_pos_T) - 1)
     line_T = slope * torch.arange(len(q_pos_T), dtype=torch.float64)
     for pos_T in (q_pos_T, k_pos_T):

@@ -107,6 +107,7 @@ class Children(Signals):
             return Result(job, BUSY)
         if code < 0:  # Popen's code of a signal; 128 + signal is a shell's
             code = 128 - code
+        # The child was stopped: this process may be about to note the same signal.
         if code - 128 in STOPS and self.received is None:
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):

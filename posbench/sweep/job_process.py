@@ -256,7 +256,7 @@ def share(processes: int, spec: str) -> int:
             for log in logs.rglob(f"{rank}/stderr.log"):
                 print(log.read_text(errors="replace"), end="", file=sys.stderr)
         code = codes[rank]
-        return 128 - code if code < 0 else code
+        return 128 - code if code < 0 else code  # -n is the end by signal n
     return 0
 
 

@@ -49,6 +49,7 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         results = settled + run_on(queue, to_run, len(settled))
     else:
         results = settled + run_jobs(to_run, parallel, command, len(settled))
+    # In the order of the jobs: those of a sweep end in any.
     order = {job.run.path: index for index, job in enumerate(jobs)}
     return sorted(results, key=lambda result: order[result.job.run.path])
 

@@ -156,10 +156,11 @@ def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Resu
     if result:
         return result
     try:
-        if trained and not job.run.finished:
+        if trained and not job.run.finished:  # its process judges it
             return None
         judged = judge_job(job, verdicts)
         if judged.refused:
+            # 2 is the exit code of a refusal, and "" stands for the whole job.
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
         config_lost = job.run.finished and not job.run.has_config
         if judged.trains or judged.work or config_lost:

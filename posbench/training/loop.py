@@ -104,7 +104,8 @@ def _train(
     world = trainer.world
     config = trainer.config
     last_step = config.last_step
-    stop = world.largest(signals.received or 0)  # number of a signal, 0 for none
+    # Number of a signal, 0 for none: all processes stop after the same step, whoever received it.
+    stop = world.largest(signals.received or 0)
     while trainer.step < last_step and not stop:
         trainer.advance()
         progress.update(1, **trainer.shown())

@@ -29,6 +29,7 @@ def step_seconds(cfg: JobConfig, vocab_size: int, threads: int) -> float:
     """
     device = pick_device(cfg.device)
     threads_before = torch.get_num_threads()
+    # Long enough for some different steps; the text itself makes no difference to their time.
     corpus = _random_text(vocab_size, max(TOKENS, 4 * cfg.train.tokens_per_step))
     try:
         torch.set_num_threads(threads)

@@ -325,7 +325,7 @@ class Trainer:
         gradients = [param.grad for param in self.model.parameters() if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self.config.clip > 0 and gradients:
-            # As clip_grads_with_norm_ does it, which asks each gradient for its device.
+            # As clip_grads_with_norm_ does it, 1e-6 too, which asks each gradient for its device.
             factor = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, factor)
         return norm

@@ -163,7 +163,7 @@ class Longppl(FixedTargets):
         return {**arrays, "key_long": long_NS[is_key_NS], "key_short": short_NS[is_key_NS]}
 
     def target_facts(self) -> dict:
-        """How many of the targets are key tokens, for the evaluation's json."""
+        """Share and number of key tokens among the targets, for the evaluation's json."""
         is_key_NS = self.key_tokens().is_key_NS
         return {
             "key_tokens": {

@@ -362,7 +362,7 @@ def _counts(rankings: Iterable[Ranking]) -> str:
     """
     lines = ranked(line for ranking in rankings for line in ranking.lines).lines
     parts = []
-    for margin in (MARGIN, *OTHER_MARGINS):
+    for margin in (MARGIN, *OTHER_MARGINS):  # of the same lines
         parts.append(f"{sum(line.holds_beyond(margin) for line in lines)} with {margin:g}")
     return ", ".join(parts)
 
