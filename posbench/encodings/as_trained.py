@@ -128,6 +128,7 @@ class Turned(Encoding):
             table = torch.cat((longest.table[:, :shared], new), dim=1)
         if len(pos_T) >= FEW:  # a few rows are those of new tokens, and would displace others
             others = [entry for entry in self._tables if entry is not longest]
+            # The new one and the latest TABLES - 1 of the others.
             self._tables = [*others[1 - TABLES :], KeptTable(spectrum, pos_T, table)]
         return table
 
@@ -271,6 +272,7 @@ class AsTrained(Encoding):
         if kind == "alibi":
             return Sloped(shape, torch.tensor(slopes(shape.n_head)))
         width = shape.head_dim
+        # Any frequencies will do: they only tell that there are some to change.
         usual = Spectrum(
             1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1e4, width
         )

@@ -30,7 +30,7 @@ class ClippedRope(Rope):
         super().__init__(shape, base, layout)
         pairs = shape.head_dim // 2
         clipped = math.ceil(share * pairs)  # number of pairs, the slowest ones
-        with torch.device("cpu"):
+        with torch.device("cpu"):  # real numbers even where a model is made on the meta device
             fade_F = 0.5 * (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos())
             if clip == "hard":
                 fade_F = torch.zeros_like(fade_F)

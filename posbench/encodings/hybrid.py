@@ -39,6 +39,7 @@ class Hybrid(Encoding):
         super().__init__(shape)
         self.window = window or max(1, shape.train_len // 2)
         period = min(period, shape.n_layer)
+        # The last of every `period` layers is full, and of fewer layers the last one.
         self.is_full = [(layer + 1) % period == 0 for layer in range(shape.n_layer)]
         self.extend_local = extend_local
         n_full = sum(self.is_full)

@@ -51,6 +51,7 @@ class Pope(Encoding):
         k_cos_TD, k_sin_TD = k_table
         q_BHTD = F.softplus(q_BHTD)
         k_BGTD = F.softplus(k_BGTD)
+        # Each channel becomes two, so that q k is the sum of mu mu' (cos cos + sin sin).
         q_BHTR = torch.cat((q_BHTD * q_cos_HTD, q_BHTD * q_sin_HTD), dim=-1)
         k_BGTR = torch.cat((k_BGTD * k_cos_TD, k_BGTD * k_sin_TD), dim=-1)
         return q_BHTR, k_BGTR

@@ -114,7 +114,7 @@ class EveryTokenProtocol(Protocol):
         return np.minimum(context_M, self.evaluation.fed(length)).reshape(shape)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.evaluation.fed(length) < length:
+        if self.evaluation.fed(length) < length:  # the extension gives each target its own text
             return self.score_separately(self.contexts(length))
         start_W, low_W, high_W = self.window_bounds(length)
         count_W = high_W - low_W

@@ -116,6 +116,7 @@ class Protocol:
         if cls.needs_questions:
             values |= {"targets": None, "max_length": None}
         if "stride" in cls.uses:
+            # Then a scored token has three quarters of the training length before it, or more.
             values["stride"] = evaluate.stride or max(1, train_len // 4)
         values["lengths"] = cls.lengths(evaluate, train_len)
         values["settings"] = cls.own_settings(evaluate)
@@ -161,7 +162,7 @@ class Protocol:
             )
         if "targets" in cls.uses:
             config.check_room()
-        if cls.replacement:
+        if cls.replacement:  # a protocol that reads a whole text at once, and names another
             cls._check_whole_texts(extension, config, train_len)
         longest_stride = least - cls.unscored_start
         if "stride" in cls.uses and config.stride > longest_stride:

@@ -111,7 +111,8 @@ class Scorer:
                 ids_NL[index_NL == BOS] = self.corpus.bos
             return ids_NL[:, :-1], ids_NL[:, -n_rows:], None
 
-        return self.read(plan, at_N, n_rows, text)[:2]
+        nll_NR, correct_NR = self.read(plan, at_N, n_rows, text)  # and no more without choices
+        return nll_NR, correct_NR
 
     @torch.inference_mode()
     def read(

@@ -45,6 +45,7 @@ class Dca(Extension):
         def chunk_start(index_T: Tensor) -> Tensor:
             return index_T - index_T % size
 
+        # Keys of the query's own chunk, of the one before, and of all older ones.
         same = Band(first=chunk_start, q=inside, k=inside)
         before = Band(
             first=lambda i: chunk_start(i) - size,

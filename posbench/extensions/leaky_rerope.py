@@ -30,8 +30,8 @@ class LeakyRerope(ScaledExtension):
         target_len: int | None = None,
     ):
         super().__init__(mode, target_len)
-        self.window = window
-        self.k = k
+        self.window = window  # None: by the training length
+        self.k = k  # None: the smallest that the length needs
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or max(1, span.train_len // 2)

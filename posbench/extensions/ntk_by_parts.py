@@ -53,7 +53,7 @@ class NtkByParts(ScaledExtension):
                 " beta: 1 and 32 are usual."
             )
         self.alpha = alpha
-        self.beta = beta
+        self.beta = beta  # None: by the training length (default_beta)
         self.ramp = ramp
         self.truncate = truncate
 
@@ -81,7 +81,7 @@ class NtkByParts(ScaledExtension):
         beta = self.kept_from(spectrum.freq_F, train_len)
         low = _index(turns_F, beta, spectrum)
         high = _index(turns_F, self.alpha, spectrum)
-        if self.truncate:
+        if self.truncate:  # to whole pairs, as YaRN's code does
             low, high = math.floor(low), math.ceil(high)
         if high < 0 or low > spectrum.rotary_dim - 1:
             raise ConfigError(

@@ -36,7 +36,7 @@ class RandomKeys(Extension):
         clamp: bool = False,
         draw: Count = 0,
     ):
-        self.keys = keys
+        self.keys = keys  # None: by the training length, as the window
         self.window = window
         self.clamp = clamp
         self.draw = draw

@@ -36,8 +36,8 @@ class SelfExtend(ScaledExtension):
         target_len: int | None = None,
     ):
         super().__init__(mode, target_len)
-        self.window = window
-        self.group = group
+        self.window = window  # None: by the training length
+        self.group = group  # None: the smallest that the length needs
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or max(1, span.train_len // 4)

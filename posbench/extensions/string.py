@@ -27,8 +27,8 @@ class String(ScaledExtension):
         target_len: int | None = None,
     ):
         super().__init__(mode, target_len)
-        self.shift = shift
-        self.window = window
+        self.shift = shift  # None: a third of the target length
+        self.window = window  # None: by the training length
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         d = self.shift or max(1, span.target_len // 3)

@@ -17,5 +17,6 @@ def default_beta(alpha: float, train_len: int, fastest: float = 1.0) -> float:
     >>> round(default_beta(1.0, 64), 3)
     2.546
     """
+    # In a short window no pair makes PUBLISHED turns. Above alpha, or the ramp would turn around.
     turns = train_len * fastest / (2 * math.pi)
     return max(alpha + 1, min(PUBLISHED, turns / 4))

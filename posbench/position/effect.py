@@ -151,7 +151,7 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
     if _visible(changed) != _visible(plain) or not equal(changed.factor, plain.factor):
         return False
     if Trait.COORDINATE not in changed.encoding.traits:
-        return True
+        return True  # there is nothing to move
     (plain_band,) = plain.bands
     return all(_same_band(changed, band, plain_band) for band in changed.bands if band.seen_T.any())
 

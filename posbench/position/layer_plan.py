@@ -121,6 +121,7 @@ class BandPlan:
         seen_SK = (key_K >= first_T[query_S, None]) & (key_K <= last_T[query_S, None])
         if lot_T is None:
             return seen_SK
+        # Each key has a random lot in 0..1, and a query sees that share of the keys.
         return seen_SK & (lot_T[key_K] < share_T[query_S, None])
 
     def _rules(self, device: torch.device) -> list[Tensor | None]:

@@ -360,13 +360,15 @@ def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
         farthest = int(max(band.q_pos_T.max(), band.k_pos_T.max()))
     if farthest < limit:
         return
+    # A fixed target is the target of a text of any length, so that of 1 token tells it.
+    fixed_target = extension.target_len(1)
     ways = _ways_within(encoding, extension, limit, cropped=fed < length)
     way_out = f", or choose {' or '.join(ways)}" if ways else ""
     raise ConfigError(
         f"{_subject(encoding)} has no position {farthest}: it was trained for"
         f" train_len={train_len} and length={length} was asked with"
         f" extension={name_of(extension)};"
-        f" evaluate up to {max(limit, extension.target_len(1))}{way_out}."
+        f" evaluate up to {max(limit, fixed_target)}{way_out}."
     )
 
 

@@ -60,6 +60,9 @@ class _Turned(torch.autograd.Function):
 
 
 def _turn(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
+    """x cos + partner sin of every channel, in pieces whose results are small enough for a CPU to
+    reuse their memory.
+    """
     # Contiguous, so that blocks of keys are read without a copy.
     y_BHTR = torch.empty_like(x_BHTR, memory_format=torch.contiguous_format)
     for piece in pieces(x_BHTR, 2):

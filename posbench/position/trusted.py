@@ -149,7 +149,7 @@ def config_dirs() -> list[Path]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     typed = parser.parse_known_args(sys.argv[1:])[0].config_dir
-    if typed:
+    if typed:  # the processes of jobs inherit it
         os.environ[DECLARED] = os.pathsep.join(map(os.path.abspath, typed))
     return [Path(folder) for folder in os.environ.get(DECLARED, "").split(os.pathsep) if folder]
 

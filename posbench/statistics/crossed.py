@@ -115,7 +115,7 @@ class Estimate:
         if not math.isfinite(self.sem) or self.value <= bound:
             return 1.0
         if not self.sem:
-            return 0.0
+            return 0.0  # without an error every interval is the value alone
         return 2 * student_cdf((bound - self.value) / self.sem, self.df)
 
     def p_below(self, bound: float) -> float:

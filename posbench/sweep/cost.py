@@ -305,7 +305,7 @@ class Timing:
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = math.inf
-        if extension["_target_"] == RECOMPUTE:
+        if extension["_target_"] == RECOMPUTE:  # which crops a text to its window
             crop = extension.get("window") or train_len
         for length, took in seconds.items():
             if took >= LEAST:

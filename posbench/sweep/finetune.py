@@ -88,7 +88,7 @@ def _check_target_used(config: JobConfig, tuning: FinetuneConfig) -> None:
         used = "base" in tuning.encoding  # where the parent's encoding goes (pose, randomized)
         reason = "finetune.encoding has no positions of the parent"
     else:
-        used = "mode" in config.extension
+        used = "mode" in config.extension  # of an extension whose factor depends on a length
         reason = (
             f"extension={method_name(config.extension)} has no factor that is made for a length"
         )

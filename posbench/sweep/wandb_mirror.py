@@ -71,6 +71,7 @@ class Mirror:
         wandb_run = self._wandb_run
         exit_code = 0 if ok else 1
         began = time.monotonic()
+        # wandb gives up by itself after PATIENCE (finish_timeout), so this waits for longer.
         self.send(lambda wandb_run: wandb_run.finish(exit_code=exit_code), "finish", 2 * PATIENCE)
         if self._wandb_run and time.monotonic() - began >= PATIENCE:  # it gave up without an error
             folder = shlex.quote(str(Path(wandb_run.dir).parent))

@@ -70,7 +70,7 @@ def fit(
             _take_up(trainer, run)
             peak = Peak(device)
             with Progress(config.last_step, "train", "steps") as bar:
-                bar.update(trainer.step, spared=True)
+                bar.update(trainer.step, spared=True)  # steps of an earlier command took no time
                 keep_step = functools.partial(_keep, trainer, peak, keep)
                 _train(trainer, run, recorder, keep_step, signals, bar)
                 summary = _finish(trainer, run, recorder, peak)

@@ -151,7 +151,7 @@ def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
         group["lr"] = float(group["lr"])
         if on_gpu:
             group["lr"] = torch.tensor(group["lr"], device=device)
-        if "capturable" in group:
+        if "capturable" in group:  # AdamW then counts its steps on the GPU, as a graph needs it
             group["capturable"] = on_gpu
 
 

@@ -136,6 +136,7 @@ class Trainer:
         seconds = time.perf_counter() - start
         self._settle()
         length = inputs_BT.shape[1]
+        # A step holds whole sequences, of all processes together.
         tokens = self.config.tokens_per_step // length * length
         self.pending = LaunchedStep(loss, tokens, seconds)
         self.step += 1
@@ -175,7 +176,7 @@ class Trainer:
         seconds = sum(step.seconds for step in self.recent)
         return {
             **self._mean_losses(),
-            "lr": self.config.lr * optim.rate(self.step - 1, self.config),
+            "lr": self.config.lr * optim.rate(self.step - 1, self.config),  # of the step just made
             "grad_norm": self._grad_norm(),
             "tokens": self.tokens,
             "tokens_per_second": tokens / seconds,
