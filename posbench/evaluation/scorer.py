@@ -198,7 +198,7 @@ class Scorer:
         """Largest coordinate distance between a query and a key it sees; None for an encoding
         without traits.
         """
-        if not plan.layers[0].encoding.traits:
+        if not plan.layers[0].encoding.traits:  # such as none, whose positions mean nothing
             return None
         distances = []
         for layer in plan.layers:

@@ -23,10 +23,11 @@ def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
     progression between them.
     """
     pairs = len(spectrum.freq_F)
-    if pairs < 2:
+    if pairs < 2:  # the fastest pair is the slowest too
         return spectrum
     pair_F = torch.arange(pairs, dtype=torch.float64)
     freq_F = spectrum.freq_F * scale ** (-pair_F / (pairs - 1))
+    # The base of which the new frequencies are the powers.
     base = spectrum.base * scale ** (spectrum.rotary_dim / 2 / (pairs - 1))
     return replace(spectrum, freq_F=freq_F, base=base)
 

@@ -377,12 +377,13 @@ def _ways_within(encoding: Encoding, extension: Extension, limit: int, cropped: 
     ways = []
     if encoding.limit is None and name_of(extension) == "none":
         ways.append("extension=pi")
+    # In place a text has a cache, so no extension may crop it.
     if not encoding.in_place and cropped:
         ways.append(f"extension.window of at most {limit}")
     elif not encoding.in_place:
         ways.append("extension=recompute_window")
     if encoding.limit is not None:
         ways.append("a larger encoding.max_len")
-    if encoding.subject is None:
+    if encoding.subject is None:  # a checkpoint has the encoding that it has
         ways.append("another encoding")
     return ways

@@ -89,6 +89,7 @@ def make_plan(
             scales = [rule for rule in all_scales if layer.scaled or rule.sinks]
             layer_extension = extension if layer.extended else Extension()
             plans[layer] = _plan_layer(layer, layer_extension, scales, request)
+        # `index` counts the layers of the encoding that it belongs to, `number` those of the model.
         layers.append(replace(plans[layer], index=layer.index, number=number))
     # What is added to the embeddings is read at the coordinates of the nearest band.
     q_pos_T = extension.bands(span)[0].q(pos_T).to(device)

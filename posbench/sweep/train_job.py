@@ -216,7 +216,7 @@ def _first_model(job: Job, vocab_size: int, device: str) -> "GPT | Reader":
     parent_config = job.parent.config if job.parent else trained_config(run)
     if outlined(job.config):
         reader = read_theirs(files_of(run, parent_config), job.config, device)
-        return reader.requires_grad_(True)
+        return reader.requires_grad_(True)  # it was read as for an evaluation
     model = make_model(job.config, vocab_size)
     inherit(model, load_model(run, parent_config, vocab_size, "cpu"), job.config.train.frozen)
     return model.to(device)

@@ -114,7 +114,7 @@ class Mirror:
             group=self._log.group or run_id,
             id=wandb_id,
             name=wandb_id,
-            job_type=self._job_type if apart else "train",
+            job_type=self._job_type if apart else "train",  # the run of the training it adds to
             config=self._config,
             dir=str(folder),
             mode=mode,

@@ -279,6 +279,7 @@ def _covered(line: Line, others: Iterable[Line]) -> str:
     for other in same_method:
         if line.runs <= other.runs:
             return f"{other.folder.name} has all its trainings"
+    # One seed is not shown beside several, even if its training is not among theirs.
     for other in same_method:
         if line.at_training.n_seeds == 1 < other.at_training.n_seeds:
             return f"one seed, and {other.folder.name} has several"

@@ -136,11 +136,11 @@ def _terms(text: str) -> list[tuple[float, str]]:
     >>> _terms("rope minus alibi @2x")
     [(1.0, 'rope @2x'), (-1.0, 'alibi @2x')]
     """
-    first, *rest = re.split(r" (minus|plus) ", text)
+    first, *rest = re.split(r" (minus|plus) ", text)  # rest: sign, key, sign, key, ...
     terms = [(1.0, first)]
     for sign, key in zip(rest[::2], rest[1::2], strict=True):
         terms.append((-1.0 if sign == "minus" else 1.0, key))
-    last_key = terms[-1][1]
+    _, last_key = terms[-1]
     if " @" not in last_key:
         return terms
     multiple = last_key.rpartition(" @")[2]
