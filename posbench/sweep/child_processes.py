@@ -250,7 +250,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     parallel = check_jobs(max(1, min(parallel, len(jobs))), most_processes)
     parallel = fitting_on_gpu(jobs, parallel)
     os.environ[provenance.COMMAND] = command
-    queue = deque((job, False) for job in jobs)
+    queue = deque((job, False) for job in jobs)  # (job, whether its run was busy before)
     live = Live(len(jobs) + done, done, parallel)
     received = None
     try:
@@ -260,7 +260,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
         ):
             threads = [pool.submit(_work, queue, children, len(jobs) == 1) for _ in range(parallel)]
             while futures.wait(threads, NOTICE_SECONDS).not_done:
-                pass
+                pass  # Python runs the handler of a signal here, in the main thread
             results = [result for thread in threads for result in thread.result()]
             received = children.received
     finally:

@@ -113,7 +113,7 @@ def write_theirs(run: Run, config: JobConfig, to: Path, their_config: dict) -> d
     """
     D = their_config["head_dim"]
     is_interleaved = config.encoding.get("layout") == "interleaved"
-    # 0, 2, 4, ..., 1, 3, 5, ...
+    # The channels 0, 2, 4, ..., then 1, 3, 5, ...
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
     for name, tensor in read_tensors(run, config):

@@ -51,11 +51,11 @@ class ValidationChart:
         """Show all validations of the run's log."""
         import wandb
 
-        self.shown = self.validations
+        self.shown = self.validations  # number of those in the chart, which this call draws
         lines: dict[str, dict[int, float]] = {}  # {name: {step: loss}}
         for loss in read_step_losses(self.run.path):
-            # with the run, since wandb draws the lines of all runs that are shown
-            # Four of the ten digits that end an id tell runs apart, in less room.
+            # With the run, since wandb draws the lines of all runs that are shown: four of the ten
+            # digits that end its id tell it apart, in less room.
             name = f"{loss.length} {loss.extension} {self.run.id[:-6]}"
             lines.setdefault(name, {})[loss.step] = loss.nll
         if not lines:

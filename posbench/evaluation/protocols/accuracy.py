@@ -334,6 +334,7 @@ def has_room(config: EvaluateConfig, length: int) -> bool:
         return True
     try:
         bos = 0  # any number: it takes one token
+        # Several questions, since they differ in length; always the same ones.
         word_questions(config, ByteTokenizer(), bos).check_room(length, count=8, key=[0])
     except ConfigError:
         return False

@@ -188,7 +188,7 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
     """
     point = next(iter(by_length.values()))
     lower_gain = point.gain_lower
-    if lower_gain is not None and not lower_gain > 0:
+    if lower_gain is not None and not lower_gain > 0:  # nan fails too
         return (
             f"gate failed: G of {point.encoding} is {point.gain:.3f}, its lowest bound"
             f" {lower_gain:+.3f}"
