@@ -235,7 +235,9 @@ class _Trainings:
         )
         self.facts[path] = line["evaluations"]
         for eval_id, facts in line["evaluations"].items():
-            for length in (*facts["machines"], None):
+            measured_lengths = facts["machines"]  # {length: machine}
+            # None: the evaluation as a whole. The first of several lines that have it counts.
+            for length in (*measured_lengths, None):
                 self.places.setdefault((line["run_id"], eval_id, length), path)
 
     def origin_of(self, row: dict) -> Path | None:

@@ -80,8 +80,8 @@ def block_size(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
 
 
 class PreparedBand:
-    """One band of a layer for blocks of `step` queries. q is scaled unless the encoding weighs
-    whole rows, which does so itself.
+    """One band of a layer for blocks of `block_rows` queries. q is scaled unless the encoding
+    weighs whole rows, which does so itself.
 
     `hides`: the bias is already -inf at the keys that a query does not see.
     """
@@ -93,7 +93,7 @@ class PreparedBand:
         q_BHTD: Tensor,
         k_BGTD: Tensor,
         gates_BHT: Tensor | None,
-        step: int,
+        block_rows: int,
     ):
         encoding = layer.encoding
         length = q_BHTD.shape[2]
@@ -106,7 +106,7 @@ class PreparedBand:
         self.q_pos_T, self.k_pos_T = band.positions(self.device)
         self.decay_D = encoding.decay()
         self.q_BHTD, self.k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-        if not weighs_rows:  # which scale by themselves
+        if not weighs_rows:  # an encoding that does scales q itself
             self.q_BHTD = layer.scaled(self.q_BHTD, q_BHTD.shape[-1])
         self.sink_H = layer.sink(q_BHTD)
         # Of one band alone a constant on all scores of a query changes nothing.
@@ -116,15 +116,18 @@ class PreparedBand:
         if self.columns is not None and not (weighs_rows or layer.distance_rules):
             self.q_BHTD, self.k_BGTD = fold(self.q_BHTD, self.k_BGTD, *self.columns)
             self.columns = None
-        self.diagonal = None
+        self.diagonal = None  # bias at each index distance, of which every block is a slice
         # The bias depends on the index distance alone where coordinates lie on a line.
         if Bias.PROFILE in encoding.biases and band.line is not None:
             profile = functools.partial(layer.profile, band)
-            self.diagonal = diagonal(profile, step, length, self.device)
+            self.diagonal = diagonal(profile, block_rows, length, self.device)
         self.hides = self.diagonal is not None and layer.causal and not weighs_rows
         if self.hides:
-            later = diagonal(lambda delta_U: -delta_U, step, length, self.device, clamp=False) > 0
-            self.diagonal = self.diagonal.masked_fill(later, -torch.inf)
+            distance = diagonal(
+                lambda delta_U: delta_U, block_rows, length, self.device, clamp=False
+            )
+            is_later_key = distance < 0
+            self.diagonal = self.diagonal.masked_fill(is_later_key, -torch.inf)
 
     def edges(self, start: int, stop: int, keys: slice) -> list[slice]:
         """Parts of `keys` that are not seen by every query of a block."""
