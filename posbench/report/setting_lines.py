@@ -11,6 +11,7 @@ from posbench.results.distinguish import differing
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata, text
 
+SAID_ELSEWHERE = ("data", "sha256")  # sections have a text each; weights always differ
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 
 
@@ -23,12 +24,13 @@ def checkpoint_lines(
         origin = origins[evaluation.origin]
         path = origin.config.get("model.path")
         if path:
-            name = Path(text(path).rpartition(":")[2]).name
-            lines[f"checkpoint {name}{_stored(origin)}"] = None
+            # A file in a wheel stands behind the wheel's name and a colon.
+            file = text(path).rpartition(":")[2]
+            lines[f"checkpoint {Path(file).name}{_stored_types(origin)}"] = None
     return list(lines)
 
 
-def _stored(origin: RunMetadata) -> str:
+def _stored_types(origin: RunMetadata) -> str:
     """Types of a checkpoint's weights, such as ": 4-bit weights, dequantised (210 Q4_1, 61 F32)".
 
     Quantised weights are dequantised when loaded."""
@@ -56,7 +58,8 @@ def training_lines(
     lines = []
     for key, values in differing(list(settings.values())).items():
         is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
-        if key.partition(".")[0] not in ("data", "sha256") and not is_named:
+        group = key.partition(".")[0]
+        if group not in SAID_ELSEWHERE and not is_named:
             words = _value_words(list(settings), values)
             lines.append(f"{key} is not the same for all: {words}")
     return lines

@@ -246,7 +246,7 @@ def measured(
         if sums is None or (name == "nll" and not row["n_bytes"]):
             raise Missing(f"{_name(entry)} lacks length {length}")
         if name == "nll":
-            _check_weights(entry, row, float(sums.means[0]))
+            _check_equal_weights(entry, row, plain_mean=float(sums.means[0]))
             factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))
         else:
             factors.add(1.0)
@@ -260,11 +260,12 @@ def measured(
     return Measured(joined, float(factors.pop()))
 
 
-def _check_weights(entry: Evaluation, row: dict, mean: float) -> None:
-    if np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
+def _check_equal_weights(entry: Evaluation, row: dict, plain_mean: float) -> None:
+    """Raise RunError if a row's loss is another mean of its targets than the plain one."""
+    if np.isfinite(plain_mean) and not np.isclose(plain_mean, row["nll"], rtol=1e-3):
         raise RunError(
             f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is"
-            f" {mean:.4f}): claims cannot use it."
+            f" {plain_mean:.4f}): claims cannot use it."
         )
 
 

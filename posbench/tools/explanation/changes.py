@@ -51,8 +51,8 @@ class Changes:
 
 
 def read_changes(words: list[str]) -> Changes:
-    """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of
-    another kind.
+    """Changes that the words behind the model's name make. Raises ConfigError for a flag or key
+    that nobody knows, or a value of another kind.
 
     >>> read_changes(["--rope-scaling", "yarn", "--rope-scale", "4"]).flags
     {'scaling': 'yarn', 'factor': 4}
@@ -74,7 +74,7 @@ def read_changes(words: list[str]) -> Changes:
         if not is_known:
             unknown.append(flag)
         elif path:
-            changes.reader = OVERRIDES[name]
+            changes.reader = OVERRIDES[DOTTED]  # the engine that has this flag
             dotted.append(f"{path}={value}")
         else:
             _read_flag(changes, flag, value)
