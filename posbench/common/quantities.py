@@ -1,4 +1,6 @@
-"""Quantities in words: counts, durations and sizes."""
+"""Quantities in words: counts, lists, durations and sizes."""
+
+from collections.abc import Sequence
 
 
 def plural(count: int, noun: str) -> str:
@@ -8,6 +10,17 @@ def plural(count: int, noun: str) -> str:
     ('1 seed', '3,000 seeds')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Names with commas between them; of more than `most` the first, and the number of the rest.
+
+    >>> first_of(["rope", "alibi", "fox"], 3), first_of(["rope", "alibi", "fox"], 1)
+    ('rope, alibi, fox', 'rope and 2 more')
+    """
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def duration_words(seconds: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.common.quantities import first_of
 from posbench.report.comparison import (
     ACCURACY,
     CORRECTIONS,
@@ -23,6 +24,7 @@ from posbench.report.report import Report
 BY = ("length", "train_len", "data")
 EACH = "each"  # value of against=: each line with each other one
 MOST_LISTED = 20  # names in an error
+MOST_COMPARABLE = 6  # lines of a section that an error says can be compared
 MOST_EACH = 30  # lines of a table of each with each
 BETWEEN_WORDS = re.compile(r"[|\s+]+")
 
@@ -154,7 +156,7 @@ def _reference_name(name: str | None, names: Sequence[str]) -> str | None:
     if len(found) > 1:
         raise ConfigError(
             f"{name} names {len(found)} lines, and all are compared with one: choose against= from"
-            f" {_listed(found)}."
+            f" {first_of(found, MOST_LISTED)}."
         )
     return found[0] if found else None
 
@@ -172,7 +174,7 @@ def _chosen(sections: Sections, request: Request) -> Sections:
         if not found:
             raise ConfigError(
                 f"{name} is no line of these results{did_you_mean(name, every)}: choose from"
-                f" {_listed(every)}."
+                f" {first_of(every, MOST_LISTED)}."
             )
         wanted |= dict.fromkeys(found)
     if not request.lines:
@@ -275,7 +277,7 @@ def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
 def _no_overlap(sections: Sections, chosen: Sections) -> str:
     """Sentence on lines that are never measured alike, and on those that are."""
     comparable = [
-        _listed(list(dict.fromkeys(line.name for line in lines)), 6)
+        first_of(list(dict.fromkeys(line.name for line in lines)), MOST_COMPARABLE)
         for lengths in sections.values()
         for lines in [max(lengths.values(), key=len)]
         if len(lines) > 1
@@ -328,13 +330,6 @@ def _without_shared(setting: str | None, other: str | None) -> str:
     shared = (other or "").split(", ")
     own = [part for part in (setting or "").split(", ") if part not in shared]
     return ", ".join(own) or "none"
-
-
-def _listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
-    """Names, of many the first, such as "rope, alibi and 3 more"."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
 def by_section(comparisons: Iterable[Comparison]) -> dict[SectionName, list[Comparison]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.quantities import first_of
 from posbench.report.figures.captions import (
     data_line,
     line_name,
@@ -241,11 +242,11 @@ def one_of(name: str, value: object, choices: Iterable[str], more: str = "") -> 
     """The value. Raises ConfigError, which lists the choices, for one that is not among them."""
     choices = list(dict.fromkeys(choices))
     if value not in choices:
-        text = ", ".join(choices[:LISTED])
-        if len(choices) > LISTED:
-            text += f" and {len(choices) - LISTED} more"
         near = did_you_mean(value, choices)
-        raise ConfigError(f"{name}={value} is unknown here{near}: choose from {text}{more}.")
+        listed_choices = first_of(choices, LISTED)
+        raise ConfigError(
+            f"{name}={value} is unknown here{near}: choose from {listed_choices}{more}."
+        )
     return str(value)
 
 
@@ -655,7 +656,4 @@ def _lost_line(table: "pandas.DataFrame") -> str:
     )
     if not lost:
         return ""
-    text = ", ".join(lost[:LOST])
-    if len(lost) > LOST:
-        text += f" and {len(lost) - LOST} more"
-    return f"Left out where it is not known: {text}."
+    return f"Left out where it is not known: {first_of(lost, LOST)}."
