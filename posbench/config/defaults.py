@@ -53,8 +53,8 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
         max_length=largest,
         lengths=lengths,
         windows=evaluate.windows or (8 if long else 512),
-        targets=evaluate.targets or max(1, train_len // 8),
-        floor_block=evaluate.floor_block or (train_len // 16 if long else 1),
+        targets=evaluate.targets or usual_targets(train_len),
+        floor_block=evaluate.floor_block or usual_floor_block(train_len),
         protocol=evaluate.protocol or _usual_protocol(config.data),
         dtype=auto if evaluate.dtype == "auto" else evaluate.dtype,
     )
@@ -77,6 +77,16 @@ def _resolved_training(train: TrainConfig, auto: str) -> TrainConfig:
     if train.keep_steps:
         train = replace(train, keep_steps=sorted(set(train.keep_steps)))
     return train
+
+
+def usual_targets(train_len: int) -> int:
+    """Scored tokens of a window: an eighth of the training length."""
+    return max(1, train_len // 8)
+
+
+def usual_floor_block(train_len: int) -> int:
+    """Targets that share one text of the floor, which would take long with one for each."""
+    return train_len // 16 if train_len > LONG else 1
 
 
 def _usual_protocol(data: dict) -> list[str]:

@@ -6,7 +6,7 @@ train.validate_lengths and train.validate_extensions ask for it; losses_by_lengt
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.defaults import LONG
+from posbench.config.defaults import usual_floor_block, usual_targets
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_args, method_name
 from posbench.config.names import display_name, group_yamls
 from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig, typed
@@ -32,10 +32,8 @@ def validation_settings(train: TrainConfig) -> EvaluateConfig:
         lengths=train.validate_lengths,
         max_length=max(train.validate_lengths),
         windows=train.validate_windows,
-        # As in an evaluation without settings of these: an eighth of the window, and texts of the
-        # floor for one target each, of long windows for several.
-        targets=max(1, train.origin // 8),
-        floor_block=train.origin // 16 if train.origin > LONG else 1,
+        targets=usual_targets(train.origin),
+        floor_block=usual_floor_block(train.origin),
         split="validation",
         dtype=train.dtype,
     )

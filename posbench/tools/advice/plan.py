@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.defaults import usual_targets
 from posbench.config.names import group_yamls
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
@@ -256,7 +257,7 @@ def plan_advice(
             f"target={target} is within the model's training length of {train_len:,} tokens: give a"
             " longer one."
         )
-    targets = max(1, train_len // 8)
+    targets = usual_targets(train_len)
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
     reached = target / train_len
