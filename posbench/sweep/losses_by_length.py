@@ -30,6 +30,7 @@ class LossesByLength:
     def __init__(
         self, model: GPT, corpus: Corpus, train: TrainConfig, device: str, world: World
     ) -> None:
+        self.model = model
         self.world = world
         self.settings = validation_settings(train)
         scale = make(NO_SCALE, model.encoding.shape, kind=ScaleAttention)
@@ -53,7 +54,7 @@ class LossesByLength:
                 str(length): self._mean(evaluator, length, n_targets)
                 for length in self.settings.lengths
             }
-            forget_rounded(scorer.model)  # copies in bf16, out of date after the next step
+        forget_rounded(self.model)  # its copy in bf16 is out of date after the next step
         return {"max_length": self.settings.max_length, "targets": n_targets, "nll": losses}
 
     def _take_share(self, evaluator: FixedTargets) -> None:
