@@ -14,9 +14,8 @@ from posbench.position.geometry import Bias
 from posbench.position.interfaces import Encoding
 
 LENGTH = 3  # tokens of the text that the hooks are asked about; shorter than any training length
-KEYS = (
-    2  # of the pairs that a bias is asked for: another number, so that the two cannot be mixed up
-)
+# Of the pairs that a bias is asked for: another number, so that the two cannot be mixed up.
+KEYS = 2
 
 
 class HookResult(NamedTuple):
