@@ -18,6 +18,7 @@ from posbench.runs.rows import read_eval
 
 if TYPE_CHECKING:
     import wandb
+
     from posbench.report.report import Report
 
 SHOWN = ("nll", "ppl", "bpb", "accuracy")
