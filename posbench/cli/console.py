@@ -39,8 +39,7 @@ def _run(name: str, words: list[str]) -> None:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *words]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
-        meant = COMMANDS_ELSEWHERE.get(name)
-        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, names)
+        hint = did_you_mean(name, names, COMMANDS_ELSEWHERE.get(name))
         raise ConfigError(f"{name} is not a command{hint}: posbench --help lists all of them.")
 
 

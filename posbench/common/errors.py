@@ -45,11 +45,12 @@ def nearest(word: object, choices: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def did_you_mean(word: object, choices: Iterable[str]) -> str:
-    """Suffix for an error sentence about a word; "" if no choice is close to it.
+def did_you_mean(word: object, choices: Iterable[str], meant: str | None = None) -> str:
+    """Suffix for an error sentence about a word: `meant` if that is known, else the closest choice;
+    "" if none is close.
 
     >>> did_you_mean("n_heads", ["n_layer", "n_head"])
     ' (did you mean n_head?)'
     """
-    close = nearest(word, choices)
-    return f" (did you mean {close}?)" if close else ""
+    choice = meant or nearest(word, choices)
+    return f" (did you mean {choice}?)" if choice else ""

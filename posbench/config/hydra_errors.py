@@ -135,13 +135,11 @@ def _unknown_choice(group: str, name: str, options: list[str]) -> str:
         return f"{group}={name} is not a choice of {group}: {place}."
     groups = [other for other in GROUPS if name in group_yamls(other)]
     meant = choice_meant(group, name, options)
-    if meant:
-        path = " data.path=PATH" if group == "data" and meant == "local" else ""
-        hint = f" (did you mean {meant}{path}?)"
-    elif len(groups) == 1:
-        hint = f" (did you mean {groups[0]}={name}?)"
-    else:
-        hint = did_you_mean(name, options)
+    if group == "data" and meant == "local":
+        meant = "local data.path=PATH"
+    elif meant is None and len(groups) == 1:
+        meant = f"{groups[0]}={name}"
+    hint = did_you_mean(name, options, meant)
     ways = "one of your own needs --config-dir FOLDER"
     if group == "model":
         ways = f"a checkpoint is given as model=hf model.path=PATH_OR_NAME; {ways}"

@@ -151,8 +151,7 @@ def chosen_node(
     if yamls is None:
         yamls = group_yamls(group)
     if name not in yamls:
-        meant = choice_meant(group, name, yamls)
-        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, yamls)
+        hint = did_you_mean(name, yamls, choice_meant(group, name, yamls))
         raise ConfigError(f"{group}={name} is unknown{hint}: choose from {', '.join(yamls)}.")
     legal = [key for key in yamls[name] if key != "_target_"]
     for key in values:

@@ -22,7 +22,7 @@ def protocol(name: str) -> type[Protocol]:
     if protocol_class is None:
         names = protocol_names()
         meant = choice_meant("protocol", str(name), names)
-        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, names)
+        hint = did_you_mean(name, names, meant)
         if meant == "accuracy":  # by a word such as passkey, which is a task here
             hint = " (did you mean accuracy, with evaluate.tasks=[passkey]?)"
         raise ConfigError(
