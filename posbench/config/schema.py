@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import text_name
-from posbench.config.typed_args import Check, Convert, convert, in_tokens, shown
+from posbench.config.typed_args import Check, Convert, convert, in_tokens, shown, takes
 
 ABOVE_0 = Check("above 0", lambda number: number > 0)
 NOT_BELOW_0 = Check("0 or more", lambda number: number >= 0)
@@ -439,11 +439,11 @@ def may_be_list(key: str) -> bool:
     """
     group, _, name = key.partition(".")
     if not name:
-        return "list" in str(JOB.get(key, list))
+        return takes(JOB.get(key, list), list)
     schema = {**SCHEMAS, **OPTIONAL}.get(group)
     if schema is None:
         return True
-    return "list" in str(typing.get_type_hints(schema, include_extras=True).get(name, list))
+    return takes(typing.get_type_hints(schema, include_extras=True).get(name, list), list)
 
 
 def check_config(cfg: dict) -> dict:

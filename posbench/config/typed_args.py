@@ -182,9 +182,13 @@ def type_words(hint: Any, many: bool = False) -> str:
     return " or ".join(words)
 
 
-def _is_nested(item: Any) -> bool:
-    """True for a list or mapping, and for the type of one."""
-    return isinstance(item, list | dict) or typing.get_origin(item) in (list, dict) or item is dict
+def takes(hint: Any, *containers: type) -> bool:
+    """True if a hint allows a list, or another of these containers.
+
+    >>> takes(int | list[int], list), takes(dict[str, int] | None, list)
+    (True, False)
+    """
+    return any((typing.get_origin(kind) or kind) in containers for kind in _kinds(hint))
 
 
 def _advice(name: str, value: object, hint: Any) -> str:
@@ -196,9 +200,10 @@ def _advice(name: str, value: object, hint: Any) -> str:
             choices.extend(typing.get_args(kind))
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
-    if isinstance(value, list) and value and not any(map(_is_nested, [*value, *kinds])):
+    if isinstance(value, list) and value and not takes(hint, list, dict):
         words = ",".join(map(shown, value))
-        if len(words) <= LONGEST_ADVICE:
+        is_flat = not any(isinstance(item, list | dict) for item in value)
+        if is_flat and len(words) <= LONGEST_ADVICE:
             return f" (for a job with each, type -m {name}={words})"
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
         return ", not text"
