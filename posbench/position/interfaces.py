@@ -17,6 +17,10 @@ from posbench.position.geometry import Band, Bias, Mode, PairBias, Shape, Span, 
 
 ANY = {"*": "cannot interact with another method"}  # tested_with every method
 AS_ROPE = "as RoPE: it turns pairs of channels alike"
+PLACED = (
+    "places its tokens by the text, so near and far keys, told by index, cannot have coordinates of"
+    " their own"
+)
 HOOKS = {
     Bias.COLUMNS: "columns",
     Bias.PROFILE: "profile",
@@ -92,6 +96,8 @@ class Encoding(nn.Module):
         """Words of messages for a missing trait, such as "has no rotary positions"; None for the
         usual words.
         """
+        if self.placed_by_content and trait is Trait.RELATIVE:
+            return PLACED
         return None
 
     def layers(self) -> list[Layer]:

@@ -25,10 +25,6 @@ REASONS = {
     Trait.SPECTRUM: "has no spectrum to change",
     Trait.TABLE: "has no learned table to lengthen",
 }
-PLACED = (
-    "places its tokens by the text, so near and far keys, told by index, cannot have coordinates of"
-    " their own"
-)
 
 
 @dataclass(frozen=True)
@@ -131,9 +127,7 @@ def _check_traits(
         if Trait.CONTENT not in layer_encoding.traits or masks(encoding, extension, fed):
             return
     trait = next(iter(missing))
-    lack = encoding.without(trait) or REASONS[trait]
-    if layer_encoding.placed_by_content and trait is Trait.RELATIVE:
-        lack = PLACED
+    lack = encoding.without(trait) or layer_encoding.without(trait) or REASONS[trait]
     raise ConfigError(
         f"{_layers(encoding, layer_encoding)} {lack}, which extension={name_of(extension)}"
         f" needs: {_alternatives(encoding)}."
