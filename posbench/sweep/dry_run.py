@@ -10,7 +10,7 @@ from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job
 from posbench.sweep.verdict import JobVerdict, judge_job
-from posbench.sweep.work import count_cells
+from posbench.sweep.work import count_cells, missing_parents
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 # {verdict: note}, followed by its reason
@@ -97,18 +97,8 @@ def cost_of(plans: list[JobVerdict], first: int | None = None) -> list[str]:
 
 
 def _missing_parents(plans: list[JobVerdict]) -> list[Job]:
-    """Missing parents of the trainings to make, each once.
-
-    Those that are to be made in their own right are left out.
-    """
-    fresh = [plan.job for plan in plans if plan.trains]
-    fresh_paths = {job.run.path for job in fresh}
-    parents = {}
-    for job in fresh:
-        parent = job.parent
-        if parent and not parent.run.finished and parent.run.path not in fresh_paths:
-            parents[parent.run.path] = parent
-    return list(parents.values())
+    """Missing parents of the trainings to make, without those to be made in their own right."""
+    return missing_parents([plan.job for plan in plans if plan.trains])
 
 
 def _state(plan: JobVerdict) -> str:

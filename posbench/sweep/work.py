@@ -76,16 +76,18 @@ def count_work(jobs: Iterable[Job], paths: Collection[Path]) -> Work:
     return total
 
 
-def with_missing_parents(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs behind the unfinished trainings that theirs begin from, each once."""
-    jobs = list(jobs)
+def missing_parents(jobs: Collection[Job]) -> list[Job]:
+    """Jobs of the unfinished trainings that those of `jobs` begin from, each once.
+
+    Parents that are among `jobs` are left out.
+    """
     paths = {job.run.path for job in jobs}
     parents = {}
     for job in jobs:
         parent = job.parent
         if parent and not parent.run.finished and parent.run.path not in paths:
             parents[parent.run.path] = parent
-    return [*parents.values(), *jobs]
+    return list(parents.values())
 
 
 def all_paths(jobs: Iterable[Job]) -> set[Path]:

@@ -21,7 +21,7 @@ from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines, record
 from posbench.sweep.validation import too_late
 from posbench.sweep.verdict import already_done
-from posbench.sweep.work import all_paths, count_work, unfinished, with_missing_parents
+from posbench.sweep.work import all_paths, count_work, missing_parents, unfinished
 from posbench.tools.report.command import report, table_text
 
 MOST_RANKINGS = 3  # that a sweep prints at its end
@@ -79,8 +79,8 @@ def run(request: Request) -> int:
     open_jobs = [job for job, result in zip(jobs, earlier, strict=True) if not result]
     check_devices(open_jobs, request.launcher)
     _announce(request, jobs)
-    counted = with_missing_parents(jobs)
-    to_make = unfinished(with_missing_parents(open_jobs))
+    counted = [*missing_parents(jobs), *jobs]
+    to_make = unfinished([*missing_parents(open_jobs), *open_jobs])
     with _first_report(jobs, request.experiment.get("first")):
         results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
     words = _count_words(results, counted, to_make)
