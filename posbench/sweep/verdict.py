@@ -9,11 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.common.outcome import Outcome
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job, Result
 from posbench.sweep.validation import check_validation
+from posbench.sweep.work import lacks_lengths
 
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
@@ -177,10 +178,7 @@ def already_done(job: Job) -> Result | None:
     """
     if not job.run.finished or not job.run.has_config:
         return None
-    try:
-        if any(cell.missing() for cell in job.cells):
-            return None
-    except RunError:
+    if any(map(lacks_lengths, job.cells)):
         return None
     return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
 

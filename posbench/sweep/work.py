@@ -52,12 +52,13 @@ def unfinished(jobs: Iterable[Job], among: Collection[Path] | None = None) -> se
         if not job.run.finished:
             paths.add(job.run.path)
         for cell in job.cells:
-            if (among is None or cell.path in among) and _lacks_lengths(cell):
+            if (among is None or cell.path in among) and lacks_lengths(cell):
                 paths.add(cell.path)
     return paths
 
 
-def _lacks_lengths(cell: EvaluationCell) -> bool:
+def lacks_lengths(cell: EvaluationCell) -> bool:
+    """True for an evaluation that lacks a length, or whose file is damaged."""
     try:
         return bool(cell.missing())
     except RunError:
