@@ -8,7 +8,7 @@ Letters: L tokens fed, R scored rows.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from posbench.pretrained.outline import Outline
 
 ENCODING = "posbench.encodings.served.Served"
 ALLOWED = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
+Float = Annotated[float, float]  # type of an argument: a float, also where 1 is typed for 1.0
 
 
 @dataclass(frozen=True)

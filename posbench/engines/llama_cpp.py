@@ -14,13 +14,13 @@ Letters: L tokens fed, R scored rows, V vocabulary.
 import ctypes
 import importlib.metadata
 import importlib.util
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import cores
-from posbench.engines.engine import Engine, ServedModel
+from posbench.engines.engine import Engine, Float, ServedModel
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import describe
@@ -30,7 +30,6 @@ FLASH = {"auto": -1, "off": 0, "on": 1}
 CACHES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
 # arguments that change no loss but by rounding, or that the digest of the file stands for
 NO_SETTINGS = ("threads", "path")
-Float = Annotated[float, float]  # a float, also where 1 is typed for 1.0
 
 
 class LlamaCpp(Engine):

@@ -25,7 +25,7 @@ from posbench.config.schema import ModelConfig
 from posbench.config.typed_args import Check, shown
 from posbench.data.corpus import known_tokenizer
 from posbench.data.sources import WITHOUT_FILE
-from posbench.engines.engine import Engine, ServedModel
+from posbench.engines.engine import Engine, Float, ServedModel
 from posbench.engines.http_client import Client
 from posbench.pretrained.checkpoint import find_checkpoint
 
@@ -65,7 +65,6 @@ SCORED = {
 # errors of taking apart an answer of another form
 MALFORMED = (AttributeError, KeyError, TypeError, IndexError, ValueError)
 PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value: value >= 1)]
-Float = Annotated[float, float]  # a float, also where 1 is typed for 1.0
 
 
 class Server(Engine):
