@@ -56,12 +56,19 @@ def log_table(wandb_run: "wandb.Run", rows: list[dict], training_text: str | Non
     table = wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)
     wandb_run.log({"eval_rows": table})
     for (quantity, protocol), lines in _charts(rows, training_text).items():
-        xs = [list(points) for points in lines.values()]
-        ys = [list(points.values()) for points in lines.values()]
         unit = "share" if quantity == "accuracy" else "nats per token"
         title = f"{quantity} by length: {protocol.replace('_', ' ')}, {unit}"
-        chart = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
+        chart = line_chart(lines, title, "tokens")
         wandb_run.log({f"{quantity}_by_length/{protocol}": chart})
+
+
+def line_chart(lines: dict[str, dict[int, float]], title: str, x_name: str) -> object:
+    """Chart of wandb, by a preset that every server has, of lines {name: {x: y}}."""
+    import wandb
+
+    xs = [list(points) for points in lines.values()]
+    ys = [list(points.values()) for points in lines.values()]
+    return wandb.plot.line_series(xs, ys, list(lines), title, x_name, split_table=True)
 
 
 def _table_cell(value: object) -> object:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from posbench.results.validations import read_step_losses
 from posbench.runs.directory import Run
+from posbench.sweep.wandb_content import line_chart
 
 if TYPE_CHECKING:
     import wandb
@@ -49,8 +50,6 @@ class ValidationChart:
 
     def log(self, wandb_run: "wandb.Run") -> None:
         """Show all validations of the run's log."""
-        import wandb
-
         self.shown = self.validations  # number of those in the chart, which this call draws
         lines: dict[str, dict[int, float]] = {}  # {name: {step: loss}}
         for loss in read_step_losses(self.run.path):
@@ -58,10 +57,6 @@ class ValidationChart:
             # digits that end its id tell it apart, in less room.
             name = f"{loss.length} {loss.extension} {self.run.id[:-6]}"
             lines.setdefault(name, {})[loss.step] = loss.nll
-        if not lines:
-            return
-        xs = [list(points) for points in lines.values()]
-        ys = [list(points.values()) for points in lines.values()]
-        title = "validation loss by length, nats per token"
-        chart = wandb.plot.line_series(xs, ys, list(lines), title, "step", split_table=True)
-        wandb_run.log({CHART: chart})
+        if lines:
+            title = "validation loss by length, nats per token"
+            wandb_run.log({CHART: line_chart(lines, title, "step")})
