@@ -143,7 +143,7 @@ def train(
         return load_model(job.run, job.config, corpus.vocab_size, device)
     parent = _parent_with_hash(job)
     model = _first_model(job, corpus.vocab_size, device)
-    kept_steps = None
+    keep = None
     if world.main:
         _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -154,7 +154,8 @@ def train(
         if parent:
             origin["parent"] = parent
         job.run.write_provenance(origin, resumed=job.run.has_state)
-        kept_steps = KeptSteps(job.run, _with_parent(job, parent), job.fingerprint, origin)
+        config = _with_parent(job, parent)
+        keep = KeptSteps(job.run, config, job.fingerprint, origin).keep
     losses_by_length = None
     if job.config.train.validate_lengths:
         losses_by_length = LossesByLength(model, corpus, job.config.train, device, world)
@@ -169,7 +170,7 @@ def train(
         plan_for=training_plans(model.encoding, model.scale, device, job.config.seed),
         world=world,
         losses_by_length=losses_by_length,
-        keep=kept_steps and kept_steps.keep,
+        keep=keep,
     )
     world.leave()
     return model
