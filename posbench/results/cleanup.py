@@ -197,9 +197,9 @@ def _tokens_used(folder: Path) -> set[str]:
         data = read_metadata(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             tokenizer = tokenizer_name(data["tokenizer"], data["vocab_size"])
-            # The tokens of own files may be there under the name that all of them had once.
-            for name in [data["name"], OWN_FILES] if data.get("path") else [data["name"]]:
-                used.add(_tokens_key(name, data["source"], tokenizer))
+            used.add(_tokens_key(data["name"], data["source"], tokenizer))
+            if data.get("path"):  # tokens of own files, under the name that all of them had once
+                used.add(_tokens_key(OWN_FILES, data["source"], tokenizer))
     return used
 
 
