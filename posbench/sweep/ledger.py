@@ -20,7 +20,6 @@ from posbench.common.outcome import unforeseen_reason
 from posbench.results.sweep_names import LEDGER
 from posbench.sweep.jobs import Result
 
-NAME = LEDGER
 TAIL = 200  # lines of a job's output that are kept
 
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here

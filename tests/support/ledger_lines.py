@@ -4,13 +4,13 @@ import contextlib
 import json
 from pathlib import Path
 
-from posbench.sweep.ledger import NAME
+from posbench.results.sweep_names import LEDGER
 
 
 def read_ledger(folder: Path) -> list[dict]:
     """Its entries, oldest first; none without a ledger."""
     found = []
-    for line in (folder / NAME).read_bytes().splitlines() if (folder / NAME).exists() else ():
+    for line in (folder / LEDGER).read_bytes().splitlines() if (folder / LEDGER).exists() else ():
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     return [values for values in found if isinstance(values, dict)]

@@ -76,7 +76,7 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
 def _write(folder: str, writer: int) -> None:
     for number in range(200):
         append_lines(
-            Path(folder) / ledger.NAME,
+            Path(folder) / ledger.LEDGER,
             [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}],
             sync=True,
         )
@@ -91,7 +91,7 @@ def test_lines_of_several_writers_never_mix(tmp_path):
         writer.start()
     for writer in writers:
         writer.join()
-    raw = [line for line in (tmp_path / ledger.NAME).read_text().splitlines() if line]
+    raw = [line for line in (tmp_path / ledger.LEDGER).read_text().splitlines() if line]
     found = read_ledger(tmp_path)
     assert len(raw) == len(found) == 800
     for i in range(4):
@@ -99,11 +99,11 @@ def test_lines_of_several_writers_never_mix(tmp_path):
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path):
-    append_lines(tmp_path / ledger.NAME, [{"n": 1}])
-    with open(tmp_path / ledger.NAME, "ab") as file:
+    append_lines(tmp_path / ledger.LEDGER, [{"n": 1}])
+    with open(tmp_path / ledger.LEDGER, "ab") as file:
         file.write(b'{"reason": "\xc3')
     assert read_ledger(tmp_path) == [{"n": 1}]
-    append_lines(tmp_path / ledger.NAME, [{"n": 2}, {"n": 3}])
+    append_lines(tmp_path / ledger.LEDGER, [{"n": 2}, {"n": 3}])
     assert read_ledger(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
@@ -113,7 +113,7 @@ def test_a_ledger_that_cannot_be_written_is_a_line_on_stderr(tmp_path, capsys):
     assert "ledger.jsonl was not written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [ledger.NAME, "failure.txt"])
+@pytest.mark.parametrize("name", [ledger.LEDGER, "failure.txt"])
 def test_ledger_and_failure_txt_are_not_followed_as_links(tmp_path, capsys, name):
     failed = result(tmp_path / "runs", Outcome("", "failed", "ValueError: boom"), code=1)
     failed.job.run.path.mkdir(parents=True)

@@ -293,7 +293,7 @@ def test_a_refused_training_leaves_no_directory(world, capfd, said, typed):
     before = sorted((world.root / "runs").iterdir())
     assert said in run(capfd, world, "seed=3", *typed, code=2).stderr
     assert (
-        sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.NAME)
+        sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.LEDGER)
         == before
     )
     run(capfd, world, "seed=1", "evaluate.lengths=[5000]", "evaluate.max_length=5000", code=2)
