@@ -76,6 +76,14 @@ CHOICES_ELSEWHERE = {
     ),
 }
 
+# {tokenizer elsewhere: data.tokenizer here}
+TOKENIZERS_ELSEWHERE = _named(
+    bytes="byte byte_level utf8 utf_8 raw ascii",
+    char="character characters char_level chr",
+    gpt2="gpt_2 gpt2_bpe tiktoken",
+    bpe="word words unigram sentencepiece spm wordpiece",
+)
+
 # {name of a key elsewhere: key, or group, here}
 KEYS_ELSEWHERE = {
     **_named(

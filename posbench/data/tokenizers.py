@@ -22,6 +22,7 @@ import numpy as np
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes
 from posbench.common.wheel_file import wheel_file
+from posbench.config.peer_words import TOKENIZERS_ELSEWHERE, like
 from posbench.data.sources import TASK, WITHOUT_FILE
 from posbench.gguf.header import is_gguf
 from posbench.gguf.tokenizer import tokenizer_json
@@ -36,12 +37,6 @@ MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
-MEANT = {  # {word of other projects: data.tokenizer here}
-    **dict.fromkeys(("byte", "byte_level", "byte-level", "utf8", "utf-8", "raw", "ascii"), "bytes"),
-    **dict.fromkeys(("character", "characters", "char_level", "char-level", "chr"), "char"),
-    **dict.fromkeys(("gpt-2", "gpt2-bpe", "tiktoken"), "gpt2"),
-    **dict.fromkeys(("word", "words", "unigram", "sentencepiece", "spm", "wordpiece"), "bpe"),
-}
 CHOICES = (
     "bytes (a token a byte), char (a token a character), bpe (of data.vocab_size entries), the path"
     " of a tokenizer.json or .gguf file, or a hub name such as gpt2"
@@ -122,10 +117,11 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
-    if tokenizer in MEANT:
+    meant = TOKENIZERS_ELSEWHERE.get(like(tokenizer))
+    if meant:
         raise ConfigError(
-            f"data.tokenizer={tokenizer} is no tokenizer here (did you mean {MEANT[tokenizer]}?):"
-            f" choose {CHOICES}."
+            f"data.tokenizer={tokenizer} is no tokenizer here (did you mean {meant}?): choose"
+            f" {CHOICES}."
         )
     is_path = tokenizer.endswith(".json") or os.path.exists(tokenizer)
     if is_path or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]):
