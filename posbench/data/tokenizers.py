@@ -278,6 +278,7 @@ class CharTokenizer(TextTokenizer):
         return [self._piece(text) for text in texts]
 
     def _piece(self, text: str) -> Pieces:
+        """Ids and bytes per token; a character that has no token takes one for each byte."""
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # in UTF-8
         n_characters = len(self.codes_C)
