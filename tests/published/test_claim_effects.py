@@ -23,6 +23,7 @@ ROWS = {  # folders with the rows of a stage
     3: ("claims3",),
     5: ("claims5", "claims2", "frontier"),
     6: ("context_use",),
+    7: ("press2022",),
 }
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
 FINDINGS = [
@@ -158,7 +159,7 @@ def test_an_effect_follows_from_committed_rows(finding):
 
 
 def test_no_effect_is_left_out():
-    assert len(FINDINGS) == 191
+    assert len(FINDINGS) == 234
     assert {finding.stage for finding in FINDINGS} == set(ROWS)
 
 
