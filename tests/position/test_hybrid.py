@@ -1,5 +1,6 @@
 """Layers of two kinds: how they alternate, and what extensions and scales do to each."""
 
+import pytest
 import torch
 from conftest import TRAIN_LEN, node, small_shape
 from measures import LONG, outputs, same
@@ -9,6 +10,7 @@ from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
+from posbench.extensions.yarn import Yarn
 from posbench.position.geometry import Trait
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
@@ -73,3 +75,52 @@ def test_gemma3_has_a_base_for_each_kind_of_layer():
         for layer in make(node("encoding", "gemma3"), small_shape()).layers()
     )
     assert (local, full) == (1e4, 1e6)
+
+
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "original_max_position_embeddings": 512,
+    "rope_theta": 1e4,
+}
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+# {preset: (transformers' family, rope_parameters of a smaller model, arguments of its YaRN)}
+RELEASED = {
+    "olmo3": ("Olmo3", {"sliding_attention": PLAIN, "full_attention": YARN}, {}),
+    "gpt_oss": ("GptOss", {**YARN, "truncate": False}, {"truncate": False}),
+    "gemma4": ("Gemma4Text", None, None),  # of the released model itself
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_presets_have_the_layers_and_frequencies_of_the_released_models(name):
+    family, rope_parameters, yarn = RELEASED[name]
+    folder = {"GptOss": "gpt_oss", "Olmo3": "olmo3", "Gemma4Text": "gemma4"}[family]
+    models = pytest.importorskip(f"transformers.models.{folder}.modeling_{folder}")
+    sizes = {"num_hidden_layers": 12, "hidden_size": 256, "head_dim": 64, "sliding_window": 256}
+    config = getattr(models, f"{family}Config")(
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        rope_parameters=rope_parameters,
+        **sizes,
+        **({"global_head_dim": 64} if name == "gemma4" else {}),
+    )
+    rotary = getattr(models, f"{family}RotaryEmbedding")(config)
+    shape = small_shape(512, d_model=256, n_layer=12)
+    changes = {"period": 6} if name == "gemma4" else {}
+    encoding = make({**node("encoding", name), **changes}, shape)
+    extension = None if yarn is None else Yarn(beta=32.0, **yarn)
+    plan = make_plan(encoding, extension, length=2048)
+    index_T = torch.arange(2048)[None]
+    for layer, plan_layer, kind in zip(
+        encoding.layers(), plan.layers, config.layer_types, strict=True
+    ):
+        assert layer.window == (config.sliding_window if kind == "sliding_attention" else None)
+        kinds = () if name == "gpt_oss" else (kind,)
+        cos, sin = rotary(torch.zeros(1), index_T, *kinds)
+        amplitude = plan_layer.temperature**0.5
+        pairs = cos.shape[-1] // 2 if name != "gpt_oss" else cos.shape[-1]
+        table = plan_layer.bands[0].q_table * amplitude
+        torch.testing.assert_close(table[0], cos[0, :, :pairs], rtol=0, atol=2e-4)
+        torch.testing.assert_close(table[1], sin[0, :, :pairs], rtol=0, atol=2e-4)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
-from dense import ENCODINGS, Case, factor, grid, plain, rope, turned
+from dense import ENCODINGS, TEMPERATURE, Case, factor, grid, plain, rope, turned
 from torch import Tensor
 
 
@@ -20,11 +20,11 @@ def rope_scores(case: Case, base: float = 10000.0) -> Tensor:
     return case.scaled(turned(case, theta) / math.sqrt(dim))
 
 
-def p_rope(case: Case) -> Tensor:
-    """Three quarters of the pairs turn; the extension sees these alone."""
+def p_rope(case: Case, share: float = 0.75, base: float = 10000.0) -> Tensor:
+    """A share of the pairs turn; the extension sees these alone."""
     dim = case.q_HTD.shape[-1]
-    m = 3 * dim // 8
-    theta = case.frequencies(grid_of(dim)[:m], 10000.0, dim) + [0.0] * (dim // 2 - m)
+    m = int(share * dim) // 2
+    theta = case.frequencies(grid_of(dim, base)[:m], base, dim) + [0.0] * (dim // 2 - m)
     return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
 
 
@@ -177,6 +177,17 @@ def windowed(case: Case) -> Tensor:
     return case.softmax(rope_scores(case))
 
 
+def gpt_oss(case: Case) -> Tensor:
+    """The local layer, which an extension changes too, temperature included; a scale does not."""
+    i, j = grid(case.length)
+    near = case.visible & (i - j < case.train_len // 2)
+    factor_T = torch.ones_like(case.factor_T)
+    if case.extension in TEMPERATURE:
+        factor_T = factor_T * TEMPERATURE[case.extension](case.length, case.train_len)
+    case = replace(case, visible=near, factor_T=factor_T, rule=None)
+    return case.softmax(rope_scores(case))
+
+
 def alternating(full):
     """Two layers are one period: the first is local, the last is full."""
     return lambda case: windowed(case) if case.layer == 0 else full(case)
@@ -199,4 +210,7 @@ ENCODINGS |= {
 ENCODINGS |= {
     "hybrid": alternating(plain),
     "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6))),
+    "gemma4": alternating(lambda case: p_rope(case, 0.25, 1e6)),
+    "olmo3": alternating(rope),
+    "gpt_oss": lambda case: gpt_oss(case) if case.layer == 0 else rope(case),
 }
