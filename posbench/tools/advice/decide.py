@@ -134,10 +134,12 @@ def finalists(
     for use, names in ranking.items():
         best += names[:1]
         for name in names[1:]:
-            if losses.difference(names[0], name, plan.lengths(use)) is not None:
+            same_losses = losses.difference(names[0], name, plan.lengths(use)) is None
+            if not same_losses:
                 best.append(name)
                 break
     long = ranking["long"]
+    # The two forms of frequencies: a fixed factor, and one that follows the length.
     fixed = [name for name in long if options[name].factor]
     by_length = [name for name in long if options[name].by_length]
     return list(dict.fromkeys([*best, *fixed[:1], *by_length[:1]]))
@@ -153,7 +155,7 @@ def verdict(differences: Iterable[Estimate], most: Sequence[float]) -> str:
         low, high = difference.interval()
         if low > bound:
             return REFUTED
-        if not high <= bound:
+        if not high <= bound:  # nan too, the end of an interval that does not exist
             outcome = UNDECIDED
     return outcome
 
@@ -210,7 +212,7 @@ def _better_reference(choice: str, differences: Mapping[str, Estimate]) -> str:
 
     `differences` are the choice's loss minus theirs, so that the largest is of the best.
     """
-    excess = {choice: 0.0}
+    excess = {choice: 0.0}  # {option: the choice's loss minus its loss}
     for name, difference in differences.items():
         excess[name] = difference.value
     references = [name for name in WITHOUT_SETTING if name in excess]
@@ -258,7 +260,15 @@ def best_in_engines(
 
 def rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}."""
-    equal = Estimate(0.0, 0.0, 1, (0.0,), 2, len(losses.document_T))
+    # For an option with the very losses of its reference, of which there is no difference.
+    equal = Estimate(
+        value=0.0,
+        sem=0.0,
+        df=1,
+        by_seed=(0.0,),
+        n_documents=2,
+        n_targets=len(losses.document_T),
+    )
     by_length = {}
     for length in sorted(losses.nll[name]):
         reference = UNCHANGED if length <= plan.train_len else CUT
@@ -272,11 +282,10 @@ def usable(name: str, losses: Losses, plan: AdvicePlan) -> dict[str, int | None]
     {"surely": length, "perhaps": length}; None: not even at the first.
     """
     by_length = rises(name, losses, plan)
-    first_sure, first_possible = Usable(by_length, plan.tolerance).interval()
-    return {
-        "surely": max((length for length in by_length if length < first_sure), default=None),
-        "perhaps": max((length for length in by_length if length < first_possible), default=None),
-    }
+    perhaps_broken_from, surely_broken_from = Usable(by_length, plan.tolerance).interval()
+    sure = [length for length in by_length if length < perhaps_broken_from]
+    possible = [length for length in by_length if length < surely_broken_from]
+    return {"surely": max(sure, default=None), "perhaps": max(possible, default=None)}
 
 
 def advice_content(
@@ -330,7 +339,7 @@ def _answers(
         answers[use] = answer
     in_engines = best_in_engines(ranking["long"], options, test, plan)
     if in_engines and in_engines["choice"] == answers["long"]["advised"]:
-        in_engines = None
+        in_engines = None  # the answer names it already
     answers["long"]["served"] = in_engines
     return answers
 

@@ -80,6 +80,7 @@ class Measurements:
         return readings
 
     def _reading(self, option: Option, length: int) -> Reading:
+        """Methods and length to evaluate for an option; no methods where it changes nothing."""
         from posbench.position.instantiate import make
         from posbench.position.legality import check
 
@@ -169,7 +170,7 @@ class Measurements:
         probed = plan.probed(families)
         self.readings([(option, [plan.probe]) for option in probed])  # fills left_out
         timing = Timing([self.job])
-        text = ReadVolume(1, plan.target, plan.targets, plan.targets)
+        text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
         seconds = timing.of_text(self.job, config.evaluate.dtype, NO_EXTENSION, NO_SCALE, text)
         seconds_per_flop = seconds / model_size(config).forward(text)
         duration = duration_words(plan.flop * seconds_per_flop)

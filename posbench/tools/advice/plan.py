@@ -88,6 +88,7 @@ class Option:
         else:
             scale = node("scale_attention", self.scale)
             extension = node("extension", self.extension)
+        # Frequencies take a fixed factor, also those of a pair such as ntk+log_n.
         if "mode" in extension and (self.frequencies or "+" in self.family):
             target = max(length, train_len)
             if self.factor is not None:
@@ -184,7 +185,7 @@ class AdvicePlan:
 
         Those of OVERSHOOT come with a fixed factor too.
         """
-        factor = 2 * self.probe / self.train_len
+        factor = 2 * self.probe / self.train_len  # twice the one that reaches the probe
         options = []
         for family in families:
             options.append(follow(family))
@@ -232,7 +233,7 @@ def survivors(order: Sequence[str]) -> list[str]:
     better_sinks = []
     for family in order:
         if reading and family == reading[0]:
-            break
+            break  # sinks after it are worse
         if family in SINKS:
             better_sinks.append(family)
     with_own_attention = {*reading[:KEPT_OWN], *better_sinks[:1]}
@@ -264,13 +265,13 @@ def plan_advice(
     most = max(4.0, 2 * reached)
     factors = {factor for factor in (2.0, 4.0, reached, 2 * reached) if factor <= most}
     unsized = AdvicePlan(
-        train_len,
-        target,
-        min(target, 2 * train_len),
-        short,
-        (*short, *doubled, target),
-        tuple(sorted(factors)),
-        targets,
+        train_len=train_len,
+        target=target,
+        probe=min(target, 2 * train_len),
+        short=short,
+        grid=(*short, *doubled, target),
+        factors=tuple(sorted(factors)),
+        targets=targets,
         windows={},
         flop=0.0,
         tolerance=tolerance,
@@ -291,7 +292,8 @@ def _work_of_a_window(
     """FLOP of all options at all their lengths on one window, by split."""
 
     def forward(length: int) -> float:
-        return size.forward(ReadVolume(1, length, min(plan.targets, length), 0))
+        text = ReadVolume(texts=1, tokens=length, rows=min(plan.targets, length), losses=0)
+        return size.forward(text)
 
     within = sum(map(forward, plan.short))
     cut = 2 * forward(plan.train_len)

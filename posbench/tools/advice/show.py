@@ -295,7 +295,7 @@ def _factors_grid(content: dict) -> Grid:
     for option in content["factors"]:
         cells = map(_difference_cell, option["points"])
         rows.append([option["family"], f"{option['factor']:g}", *cells])
-    return Grid(["method", "factor", *costs], rows, range(1, 2 + len(costs)))
+    return Grid(["method", "factor", *costs], rows, numeric=range(1, 2 + len(costs)))
 
 
 def _search_grid(content: dict) -> Grid:

@@ -55,6 +55,8 @@ class LayerAttention:
             for keys, weights_BHSK in bands:
                 weights_BHSK = weights_BHSK.double()
                 query_S = index_T[start : start + weights_BHSK.shape[2]]
+                # Keys after the query have no weight. The exponent is the bucket: 0 at distance 0,
+                # 1 at 1, 2 at 2 and 3, 3 at 4 to 7.
                 distance_SK = (query_S[:, None] - index_T[keys]).clamp(min=0)
                 bucket_SK = torch.frexp(distance_SK.double()).exponent.long()
                 bucket_SK = bucket_SK.masked_fill(index_T[keys] == 0, first_token)
@@ -155,6 +157,7 @@ def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     length = len(plan.n_T)
 
     def of_band(band: BandPlan) -> Tensor:
+        # A distance has its bucket as its exponent, as in LayerAttention.add.
         seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
         for query in range(length - queries, length):
             key_K = torch.arange(1, query + 1)

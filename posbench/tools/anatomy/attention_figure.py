@@ -84,7 +84,7 @@ def attention_page(diagnostics: dict):
                 axes.set_ylim(0, math.log(most_keys) * 1.04)
                 _draw_curves(axes, panel.arm["measured"], number, train_len, last)
             else:
-                row_name = "{}" if place else "head {}"
+                row_name = "{}" if place else "head {}"  # formats of the number of a head
                 _draw_map(axes, panel.text["layers"][number], columns, train_len, row_name)
                 if heads * len(layers) <= NUMBERED:
                     _write_shares(axes, panel.text["layers"][number], columns)
@@ -216,6 +216,7 @@ def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name
     axes.pcolormesh(shares, cmap=colours, norm=norm, edgecolor="white", linewidth=border)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
     first_bucket = sum(column.key != "mass" for column in columns)
+    # After the bucket of distance 0 each bucket is an octave, the first of them from 1 on.
     trained = first_bucket + 1 + math.log2(train_len)
     if trained < len(columns):
         axes.axvline(trained, color=GREY, linewidth=1, linestyle=DASHED)

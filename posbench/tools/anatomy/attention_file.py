@@ -46,8 +46,8 @@ class Arm(NamedTuple):
 
 
 def resolve_run(raw: dict) -> JobConfig:
-    """Resolved configuration of run=DIR that reads texts of `lengths`, and one that the model
-    knows; fewer than an evaluation does.
+    """Resolved configuration of run=DIR that reads texts of `lengths` and of one length within
+    training, by default in fewer windows than an evaluation.
 
     Raises ConfigError without a run, for a run of a task, and as `resolve_methods` does.
     """
@@ -181,6 +181,7 @@ def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
     """Write diagnostics.json and, with a row for each arm, length, layer and head, diagnostics.csv
     into `folder`. Returns their paths.
     """
+    # Names of buckets by their ends, such as "1" and "2_3".
     names = ["_".join(map(str, dict.fromkeys(ends))) for ends in diagnostics["buckets"]]
     shares = [f"{group}_{bucket}" for group in ("mass", "seen") for bucket in names]
     rows = []

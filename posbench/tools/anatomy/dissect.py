@@ -126,7 +126,7 @@ def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     last = view.length - 1
     keys_K = torch.arange(last, -1, -1)
     seen_T = _padded(distance(view, last, keys_K), length)
-    before, after = view.turning or (None, None)
+    before, after = view.turning or (None, None)  # None where nothing turns
     decay_D = encoding.decay()
     return {
         "numbers": view.numbers,
@@ -178,7 +178,10 @@ def _distance_rules(view: LayerView, length: int) -> list[dict[str, list]] | Non
 
 
 def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
-    """`decay_bound` at some distances, before and after; None where it does not hold."""
+    """`decay_bound` at some distances, before and after; None where it does not hold.
+
+    It is a bound on the score of q and k that turn by their distance, with nothing that damps it.
+    """
     encoding = view.encoding
     relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
     if view.turning is None or not relative or view.plan.bands[0].q_table is None:

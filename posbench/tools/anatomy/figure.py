@@ -134,6 +134,7 @@ def _distance_axis(axes: Axes, numbers: dict, hides: bool) -> None:
     if hides:
         distances = [layer["distance"] for layer in numbers["layers"]]
         hidden[1:-1] = [set(at_index) == {None} for at_index in zip(*distances, strict=True)]
+    # Changes come in pairs, the start and the end of each hidden stretch.
     for start, end in np.flatnonzero(np.diff(hidden)).reshape(-1, 2):
         axes.axvspan(start, end, color=HIDDEN, linewidth=0, zorder=0)
 
@@ -219,6 +220,7 @@ def _draw_similarity(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     length = numbers["length"]
     reach = numbers["trained_reach"]
+    # Neither None, of keys that are not seen, nor 0, which a log axis has not.
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low = min([1.0, *seen])
     high = max([2.0, length, *seen])

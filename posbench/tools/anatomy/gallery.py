@@ -294,7 +294,7 @@ def _draw_extension(axes: Axes, anatomy: Anatomy) -> str:
     if numbers["encoding"] == "rope":
         trained_F = torch.tensor(numbers["spectrum_before"])
         speed_F = torch.tensor(numbers["spectrum"]) / trained_F
-        turns_F = trained_F * SHAPE.train_len / (2 * torch.pi)
+        turns_F = trained_F * SHAPE.train_len / (2 * torch.pi)  # in training, of each pair
         middle = int((turns_F - TURNS).abs().argmin())
         for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
             speed = float(speed_F[pair])
@@ -340,6 +340,7 @@ def _draw_scale(axes: Axes, anatomy: Anatomy) -> str:
     if numbers["sink"]:
         keys_T = torch.arange(1, LENGTH + 1)
         for logit in sorted(set(numbers["sink"])):
+            # The weight of all keys together, if their scores are 0.
             share_T = keys_T / (keys_T + torch.tensor(logit).exp())
             axes.plot(keys_T - 1, share_T, color=ORANGE, **style)
     axes.set_ylim(0, TOP)
@@ -347,7 +348,10 @@ def _draw_scale(axes: Axes, anatomy: Anatomy) -> str:
 
 
 def _scale_words(numbers: dict, factors: torch.Tensor) -> list[str]:
-    """Words for the changes of a scale, such as ["by keys, learned", "a sink"]."""
+    """Words for the changes of a scale, such as ["by keys, learned", "a sink"].
+
+    `factors` are [T], or [H, T] if each head has learned its own.
+    """
     words = []
     if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1:
         words.append(f"x{factors[0]:.2f}")

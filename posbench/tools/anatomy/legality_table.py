@@ -59,10 +59,14 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
 
 
 def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
-    """Fate and reason of a pair, such as ("refused", "alibi turns no channel: ...")."""
+    """Fate and reason of a pair, such as ("refused", "alibi turns no channel: ...").
+
+    A legal one has its source instead of a reason, "" where `judge` returns None.
+    """
     try:
         verdict = judge(*args)
     except ConfigError as error:
+        # A pair that may be allowed has the key for that in its refusal.
         return ("opt-in" if "allow_untested" in str(error) else "refused"), str(error)
     if verdict is not None and verdict.noop:
         return "no-op", verdict.noop

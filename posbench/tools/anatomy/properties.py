@@ -62,7 +62,7 @@ def properties(
             held["relative"] = _depends_on_distance(view)
             if length > train_len:
                 held["any_length"] = _same_scores(short, view, train_len)
-            if not encoding.random:
+            if not encoding.random:  # positions drawn anew in training have no scores to keep
                 held["as_trained"] = _same_scores(trained, view, train_len)
         held["beyond_training"] = beyond_training
         held["bounded"] = _bounded(view, trained_reach(encoding))
@@ -154,7 +154,8 @@ def _bounded(view: LayerView, reach: int) -> bool | None:
     """True if no coordinate or distance is a token or more beyond `reach`; None without any."""
     if view.added_TC is not None:
         largest_position = view.plan.bands[0].q_pos_T.max()
-        return view.encoding.rows() is not None or bool(largest_position < reach + 1)
+        reads_table = view.encoding.rows() is not None  # which has no row beyond training
+        return reads_table or bool(largest_position < reach + 1)
     if Trait.COORDINATE not in view.encoding.traits:
         return None
     seen_K = distance(view, view.length - 1, torch.arange(view.length))
@@ -187,8 +188,9 @@ def _distance_numbers(encoding: Encoding, view: LayerView) -> dict[str, float]:
     numbers = {"keys_over_train_len": int((~seen_T.isnan()).sum()) / train_len}
     if Trait.COORDINATE not in view.encoding.traits:
         return numbers  # no distance is read, so none is exact or far
+    # A key counts as moved by a token (1.0) where it is not seen.
     moved_T = (seen_T - torch.arange(view.length)).nan_to_num(nan=1.0).abs() > 1e-6
-    exact = int(moved_T.nonzero()[0]) if moved_T.any() else view.length
+    exact = int(moved_T.nonzero()[0]) if moved_T.any() else view.length  # keys before the first
     farthest = float(seen_T.nan_to_num().max())
     numbers["exact_over_train_len"] = exact / train_len
     numbers["reach_over_trained"] = farthest / max(1, trained_reach(encoding))
@@ -201,6 +203,7 @@ def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> d
     numbers = {"share_full_turns": _share_full_turns(before, train_len)}
     if not torch.equal(before.freq_F, after.freq_F):
         numbers["share_full_turns_after"] = _share_full_turns(after, train_len)
+    # Turns of the fastest pair in a training length.
     numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
     if isinstance(extension, NtkByParts):
         numbers["beta"] = extension.kept_from(view.before.freq_F, train_len)
@@ -221,6 +224,6 @@ def _slope(encoding: Encoding, view: LayerView) -> float | None:
         length = min(length, encoding.limit)
     plain_views = layer_views(encoding, NoExtension(), length)
     plain = next(other for other in plain_views if other.numbers == view.numbers)
-    farthest = int(plain.plan.bands[0].first_T[-1])
+    farthest = int(plain.plan.bands[0].first_T[-1])  # first key that the last query sees
     bias_HK = key_bias(plain, length - 1, torch.tensor([length - 1, farthest]))
     return None if bias_HK is None else float((bias_HK[:, 1] - bias_HK[:, 0]).abs().min())

@@ -101,9 +101,12 @@ def distance(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
 def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. What depends on
     content is that of tokens of zeros.
+
+    Bias.ROWS weighs whole rows and adds nothing to a score.
     """
     encoding = view.encoding
-    if not encoding.biases & ~Bias.ROWS:
+    adding = encoding.biases & ~Bias.ROWS
+    if not adding:
         return None
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
@@ -112,13 +115,14 @@ def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
         total_HK = torch.zeros(encoding.shape.n_head, len(k_pos_K), dtype=torch.float64)
         if not len(k_pos_K):
             return total_HK
+        # With the addend of the whole row, which softmax does not need: the bias is shown.
         columns = encoding.columns(q_pos_K, k_pos_K, row_constant=True)
         if columns is not None:
             total_HK += (columns[0].double() * columns[1].double()).sum(dim=-1)
         if encoding.biases & Bias.DENSE:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, view.layer.index)[:, 0]
         if Bias.GATES in encoding.biases:
-            gates_BHT = encoding.gates(*_zeros(view, 1))
+            gates_BHT = encoding.gates(*_zeros(view, 1))  # alike for all tokens between the two
             total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
         if Bias.CONTENT in encoding.biases:
             content_bias = encoding.content_bias(*_zeros(view, query + 1))
@@ -161,7 +165,7 @@ def content_score(
         decay_D = encoding.decay()
         if decay_D is not None:
             q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
-        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # a copy for each query head
         return (q.double() * k.double()).sum(dim=-1) * width**-0.5
 
     return each_band(view, query, keys_K, value)

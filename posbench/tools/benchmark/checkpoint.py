@@ -61,7 +61,7 @@ def load(path: str) -> GPT | Reader:
     )
     config = JobConfig.of({key: raw[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = config.model.checkpoint
-    if outlined(config):
+    if outlined(config):  # an architecture that posbench has no model of
         return read_theirs(find_checkpoint(path, download=False), config, "cpu")
     with torch.device("meta"):
         model = make_model(config, checkpoint["vocab_size"])
@@ -142,6 +142,7 @@ def _tokens(
     for name in names:
         model = theirs
         if name != THEIRS:
+            # deepcopy takes what this memo holds for copied, so the weights exist once.
             shared_weights = {id(weight): weight for weight in theirs.parameters()}
             model = copy.deepcopy(theirs, shared_weights)
             try:
@@ -160,7 +161,7 @@ def _cache(model: nn.Module, length: int) -> object:
 
     cache = DynamicCache(config=model.config)
     ids_BT = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    model(input_ids=ids_BT, past_key_values=cache, use_cache=True)
+    model(input_ids=ids_BT, past_key_values=cache, use_cache=True)  # the first token of each layer
     for index, layer in enumerate(cache.layers):
         if getattr(layer, "keys", None) is not None:
             keys = torch.randn_like(layer.keys.expand(-1, -1, length - 1, -1))

@@ -127,6 +127,7 @@ def _line(measurement: "Measurement") -> str:
 
 
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list["Measurement"]]:
+    """Measurements, a list as soon as they are there: of a checkpoint, or of the small model."""
     from posbench.tools.benchmark import checkpoint, measure
 
     lengths = chosen["lengths"]

@@ -286,6 +286,7 @@ def _models(train_len: int, device: str) -> dict[str, Methods]:
         extension = make(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
+            # An extension of table rows needs a trait that RoPE has not.
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE
             models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)
     for name, node in group_yamls("scale_attention").items():
@@ -312,9 +313,9 @@ def measure(
     window_BT = text_BT if window_BT is None else window_BT
     n_windows = len(text_BT) / len(window_BT)
     first = {}  # {case: seconds of the first pass, for all tokens}
-    mib = {}
+    mib = {}  # {case: memory}
     for name, case in cases.items():
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # a training step
             case(text_BT)  # makes the states of its optimizers
         began = time.perf_counter()
         mib[name] = tensor_mib(functools.partial(case, window_BT), window_BT.device)

@@ -32,7 +32,8 @@ def bundle_command(words: list[str]) -> None:
             f"{results.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder"
             " with evidence."
         )
-    report = collected({path: results}, Path(path).resolve().name)[0][""]
+    reports, _ = collected({path: results}, Path(path).resolve().name)
+    report = reports[""]
     one_report = len(results.evidence) == 1 and not results.paths
     folder = results.evidence[0] if one_report else None
     if chosen["check"]:

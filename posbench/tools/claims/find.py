@@ -190,6 +190,7 @@ class Measured(NamedTuple):
 
 
 def _same_methods(cell: ClaimCell, row: dict) -> bool:
+    """True if a row has the cell's methods and protocol, and is of no single position."""
     names = ("encoding", "extension", "scale_attention", "protocol")
     return (
         all(row[name] == getattr(cell, name) for name in names)
@@ -247,9 +248,9 @@ def measured(
             raise Missing(f"{_name(entry)} lacks length {length}")
         if name == "nll":
             _check_equal_weights(entry, row, plain_mean=float(sums.means[0]))
-            factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))
+            factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))  # nats/target to bits/byte
         else:
-            factors.add(1.0)
+            factors.add(1.0)  # a share of answers
         sums_of_seeds.append(sums)
     joined = across(sums_of_seeds)
     if len(factors) > 1 or joined is None:

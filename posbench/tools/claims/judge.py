@@ -153,7 +153,9 @@ def _judge_claim(
     of_later_stages: set[int],
     readings: Counter,
 ) -> list[Finding]:
-    """Findings of a claim. `readings` counts the primaries that read a comparison."""
+    """Findings of a claim. `readings` counts the primaries that read a comparison; only where one
+    does may its rules be the two sides of one test.
+    """
     if claim.test:
         return [_decided_by_test(claim)]
     pool, command = pools(claim)
@@ -255,7 +257,7 @@ def _judge_endpoint(
     if endpoint.measure == "usable_length":
         usable = _usable(choice.cells[0], pool, endpoint.margin, anova_from)
         judged: Judged = usable
-        compared = usable.rises[max(usable.rises)]
+        compared = usable.rises[max(usable.rises)]  # the rise at the longest length
         by_seed = ""
     else:
         for cell in choice.cells:
@@ -359,6 +361,7 @@ def _with_effect(
         seeds=" ".join(map(str, choice.seeds)),
         documents=compared.n_documents,
         targets=compared.n_targets,
+        # Nats per target of one bit per byte; None for answers, which have no bytes.
         nats=math.log(2) * first["n_bytes"] / first["n_targets"] or None,
         gain_lower=gate.gain_lower,
         note=choice.note,

@@ -266,8 +266,11 @@ def _claim(
 
 def _check_stage(claim: Claim) -> None:
     """Raise ConfigError unless primaries of a later stage, and they alone, name their seeds."""
-    with_seeds = {bool(endpoint.seeds) for endpoint in claim.primary if not endpoint.same_as}
-    if claim.stage not in STAGES or with_seeds - {claim.stage > 1}:
+    fits = claim.stage in STAGES
+    for endpoint in claim.primary:
+        if fits and not endpoint.same_as:
+            fits = bool(endpoint.seeds) == (claim.stage > 1)
+    if not fits:
         later = ", ".join(str(number) for number in STAGES if number > 1)
         raise ConfigError(
             f"stage must be 1, which uses all seeds, or one of {later}, whose primaries name their"
@@ -318,8 +321,8 @@ def _endpoint(
     if same_as:
         return Endpoint(
             str(name),
-            "rise",
-            (),
+            measure="rise",  # as the cells, replaced by those of the other endpoint
+            cells=(),
             confirm=confirm_rule,
             refute=refute_rule,
             windows=windows,
@@ -329,7 +332,7 @@ def _endpoint(
     endpoint = Endpoint(
         str(name),
         measure,
-        _weighted_cells(
+        _weighted_cells(  # (of - minus) - (against.of - against.minus)
             at,
             (1.0, of or {}),
             (-1.0, minus),

@@ -59,7 +59,7 @@ def _unmeasured(findings: Sequence[Finding]) -> Counter:
     counted: Counter = Counter()
     for finding in findings:
         if finding.primary and finding.verdict == NOT_MEASURED:
-            command = COMMAND.match(finding.note)
+            command = COMMAND.match(finding.note)  # of a note such as "REASON: python scripts/..."
             counted[command[1] if command else finding.note] += 1
     return counted
 

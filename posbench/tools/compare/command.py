@@ -86,16 +86,16 @@ def compare_words(words: list[str]) -> None:
         )
     title = options["title"] or ", ".join(Path(path).name for path in paths)
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
-    made = comparisons(reports, request)
-    check_unit(options["unit"], made)
+    all_comparisons = comparisons(reports, request)
+    check_unit(options["unit"], all_comparisons)
     unit = options["unit"] or NATS
-    blocks = _blocks(made, request, unit)
+    blocks = _blocks(all_comparisons, request, unit)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(blocks_text(blocks, width))
     for note in notes:
         print(note)
     if options["out"]:
-        list_files(_write(Path(options["out"]), made, blocks, title, unit))
+        list_files(_write(Path(options["out"]), all_comparisons, blocks, title, unit))
 
 
 def _is_option(word: str) -> bool:
@@ -130,24 +130,24 @@ def _options(words: Sequence[str]) -> dict[str, str | None]:
     return options
 
 
-def _blocks(made: list[Comparison], request: Request, unit: str) -> list[Block]:
+def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> list[Block]:
     """Tables of comparisons, each with its text."""
     blocks = []
     if request.against == EACH:
-        for group in grouped(made, _place).values():
+        for group in grouped(all_comparisons, _place).values():
             scale = Scale(unit, group[0].measure)
             blocks.append(Block(table_each(group, scale), [], how_compared(group[0])))
         return blocks
     if request.by is None:
-        titles = _titles(made)
-        for comparison, title in zip(made, titles, strict=True):
+        titles = _titles(all_comparisons)
+        for comparison, title in zip(all_comparisons, titles, strict=True):
             scale = Scale(unit, comparison.measure)
             table = ranking_table(comparison, scale, title)
             blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
         return blocks
-    groups = list(by_section(made).values())
+    groups = list(by_section(all_comparisons).values())
     if request.by != "length":
-        groups = by_columns(made, request.by)
+        groups = by_columns(all_comparisons, request.by)
     for group in groups:
         scale = Scale(unit, group[0].measure)
         how = _how_by(group, request.by)
@@ -181,17 +181,17 @@ def _place(comparison: Comparison) -> tuple:
     return comparison.section, comparison.length
 
 
-def _titles(made: Sequence[Comparison]) -> list[str]:
+def _titles(all_comparisons: Sequence[Comparison]) -> list[str]:
     """Titles of rankings; those that are alike say the setting as well."""
-    titles = [ranking_title(comparison) for comparison in made]
+    titles = [ranking_title(comparison) for comparison in all_comparisons]
     return [
         f"{title}; {comparison.section.setting}" if titles.count(title) > 1 else title
-        for comparison, title in zip(made, titles, strict=True)
+        for comparison, title in zip(all_comparisons, titles, strict=True)
     ]
 
 
 def _write(
-    out: Path, made: list[Comparison], blocks: Sequence[Block], title: str, unit: str
+    out: Path, all_comparisons: list[Comparison], blocks: Sequence[Block], title: str, unit: str
 ) -> list[Path]:
     """Write compare.csv, compare.md, compare.tex and the figure into a folder."""
     import pandas
@@ -202,7 +202,7 @@ def _write(
     from posbench.report.figures.style import save
 
     rows = []
-    for comparison in made:
+    for comparison in all_comparisons:
         rows += rows_of([comparison], Scale(unit, comparison.measure))
     markdown = [f"# {title}"]
     latex = []
@@ -217,5 +217,5 @@ def _write(
     }
     for name, content in texts.items():
         write_atomic(out / name, content)
-    figure = ranking_figure(made, f"{title}: lines compared", unit)
+    figure = ranking_figure(all_comparisons, f"{title}: lines compared", unit)
     return [*(out / name for name in texts), *save(figure, out / "compare")]

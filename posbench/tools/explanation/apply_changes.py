@@ -30,7 +30,10 @@ class Override(NamedTuple):
 
 
 def override_of(config: dict, changes: Changes) -> Override:
-    """The part of the changes of a config.json that a tool takes."""
+    """The part of the changes of a config.json that a tool takes.
+
+    transformers takes all. An engine takes, of a description with a part for text, that part alone.
+    """
     path = text_path(config)
     keys = changes.config
     if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
@@ -57,6 +60,7 @@ def applied(config: dict, changes: Changes) -> dict:
     keys = dict(override.read)
     mapping = dict(rope_mapping(text))
     if not kinds_apart(mapping):
+        # Engines move the base and the share into the mapping before they read the words.
         mapping.setdefault("rope_type", mapping.get("type", "default"))
         text.setdefault("rope_theta", of_family(family, "theta", 1e4))
         if changes.older and keys.get("rope_theta") is not None:
@@ -79,11 +83,12 @@ def _with_mapping(old: dict, new: dict, override: Override, changes: Changes, fa
     """The mapping of RoPE after a new one is typed."""
     if changes.reader == VLLM and override.merges:
         return merged(old, new)
-    if override.merges:
+    if override.merges:  # SGLang, whose new values replace old ones whole
         return {**old, **new}
     if changes.older:
         moved = {key: old[key] for key in INSIDE if key in old}
         return {**moved, "rope_type": new.get("type", "default"), **new}
+    # The old mapping is gone, and its base with it.
     default = of_family(family, "vllm_theta", 1e4) if changes.reader == VLLM else 1e4
     return {"rope_theta": default, **new}
 

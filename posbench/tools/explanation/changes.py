@@ -241,7 +241,7 @@ def _number(name: str, text: str, read: Callable[[str], float] = _tokens) -> flo
         if re.fullmatch(r"\d+[kKmM]", text):
             units = ", which its engine reads without k and m"
         raise ConfigError(f"{name} {shown(text)} must be a number{units}.") from None
-    if not abs(number) < 1e15:
+    if not abs(number) < 1e15:  # nan too
         raise ConfigError(f"{name} {shown(text)} must be a number below 1e15.")
     return int(number) if number.is_integer() else number
 

@@ -122,6 +122,7 @@ def _mappings_by_kind(config: dict, setting: Setting) -> list[Finding]:
     inner = [mapping[kind] for kind in apart if isinstance(mapping[kind], dict)]
     conditions = {
         "not_by_kind": has_bases and not apart and not scaling and mapping,
+        # Families of by_ratio read rope_ratio and nothing else.
         "only_ratio": family in FACTS["by_ratio"] and (mapping or config.get("rope_theta")),
         "unknown_kind": [kind for kind in apart if kind not in kinds],
         "missing_kind": (
@@ -223,7 +224,7 @@ def _mapping_keys(kind: LayerKind, family: str) -> Iterator[Finding]:
     for key in mapping:
         yield from _misplaced_key(key, mapping["rope_type"], rope_type)
     for key in FACTS["numbers"]:
-        least = 1 if key == "rope_theta" else 0
+        least = 1 if key == "rope_theta" else 0  # a base of 1 gives all pairs one frequency
         value = mapping.get(key)
         if value is not None and number(value, 0) <= least:
             yield finding("no_number", key=key, value=json.dumps(value), least=least)
@@ -365,7 +366,7 @@ def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
         "some mscale": any(mscales),
         "both mscale": all(mscales),
         "not rounded": mapping.get("truncate") is False,
-        "own betas": (rope.beta_fast, rope.beta_slow) != (32, 1),
+        "own betas": (rope.beta_fast, rope.beta_slow) != (32, 1),  # YaRN's defaults
         "sharper": rope.sharper != 1,
         "unscaled": of_family(setting.family, "unscaled", False) and rope_type != "default",
     }

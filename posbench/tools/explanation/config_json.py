@@ -61,6 +61,7 @@ def flat(config: dict) -> dict:
         merged |= at_path(config, path[:depth])
     for key in TEXT_PARTS:
         merged.pop(key, None)
+    # The part for text of these families may lack its own name.
     if merged.get("model_type") in ("gemma3", "gemma3n", "gemma4", "llama4"):
         merged["model_type"] += "_text"
     return merged

@@ -90,7 +90,7 @@ def _unscaled_by_yarn(rope: Rope, pairs: int) -> np.ndarray:
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.turned - 1)
-    width = high - low if high != low else 0.001
+    width = high - low if high != low else 0.001  # as transformers: a step instead of a ramp
     return 1 - np.clip((np.arange(pairs) - low) / width, 0, 1)
 
 

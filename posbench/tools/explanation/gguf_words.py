@@ -118,7 +118,7 @@ def _window_keys(setting: Setting, name: str, layers: int) -> dict:
             keys["attention.sliding_window_pattern"] = slides
             if kind.rope:
                 keys["rope.freq_base_swa"] = float(kind.rope.base)
-    ropes = {replace(kind.rope, longest=0) for kind in setting.turning}
+    ropes = {replace(kind.rope, longest=0) for kind in setting.turning}  # alike but for the length
     if len(ropes) > 1 and not has_pattern:
         raise Cannot("explain does not know how it turns the sliding layers of this family")
     by_sliding = {kind.name.startswith(SLIDING): kind.rope for kind in setting.turning}
@@ -191,6 +191,7 @@ def _converted_rope(rope: Rope, name: str) -> Rope:
         return replace(rope, kind="default", factor=1.0)
     if rope.kind != "yarn":
         return rope
+    # llama.cpp always rounds YaRN's bounds, and the file has no mix.
     rope = replace(rope, truncate=True, mix=1.0, **_converted_factors(rope, name))
     return rope if reads(name, BETA_FAST) else replace(rope, beta_fast=32.0, beta_slow=1.0)
 
@@ -227,7 +228,7 @@ def over_file(setting: Setting, before: Setting) -> dict:
             raise Cannot("its attn_factor reaches sliding layers too")
     for key in (FACTOR, AMPLITUDE):
         if key in file.keys:
-            keys.setdefault(key, 1.0)
+            keys.setdefault(key, 1.0)  # undoes that of the file
     return {
         key: value
         for key, value in keys.items()
@@ -258,7 +259,7 @@ def _other_ropes(setting: Setting) -> list[Rope]:
 def flag_words(setting: Setting, before: Setting, reach: float | None) -> str:
     """Flags over the file that llama.cpp's converter makes of the checkpoint as it is."""
     rope, rope_before = setting.turning[0].rope, before.turning[0].rope
-    if setting.kinds[1:] and _sliding(setting) != _sliding(before):
+    if len(setting.kinds) > 1 and _sliding(setting) != _sliding(before):
         raise Cannot("its flags do not reach sliding layers")
     length = f" -c {short_number(reach)}" if reach else ""
     if rope.kind not in STATIC or rope.divisors:

@@ -69,10 +69,10 @@ def _derived(changes: Changes, config: dict, setting: Setting) -> float:
     The factor of linear multiplies them, that of YaRN does not."""
     kind = setting.turning[0]
     if changes.reader == SGLANG:
-        is_scaled = "original_max_position_embeddings" in kind.mapping
+        states_scaled_length = "original_max_position_embeddings" in kind.mapping
     else:
-        is_scaled = kind.rope.kind in LONG or setting.family.startswith("gemma3")
-    multiplies = not is_scaled and kind.rope.kind not in ("default", "llama3")
+        states_scaled_length = kind.rope.kind in LONG or setting.family.startswith("gemma3")
+    multiplies = not states_scaled_length and kind.rope.kind not in ("default", "llama3")
     factor = kind.rope.factor if multiplies else 1
     return max(setting.longest * factor, number(config.get("model_max_length"), 0))
 

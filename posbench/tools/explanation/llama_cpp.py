@@ -166,7 +166,7 @@ def scaling_factor(model: Gguf, flags: dict) -> float:
 def ext_factor(model: Gguf, flags: dict) -> float:
     """Share of theta itself that YaRN keeps; 0 is no YaRN."""
     factor = flags.get("ext", -1)
-    if factor < 0:
+    if factor < 0:  # not said, as below
         factor = _of_architecture(model, "ext_factor", -1.0)
     if factor < 0:
         factor = 1.0 if scaling_type(model, flags) == "yarn" else 0.0
@@ -228,6 +228,7 @@ def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
     multiplier = log_multiplier(model)
     amplitude = _context_amplitude(model, flags, multiplier)
     context_factor = _full_turning(model, flags).factor
+    # The kernel multiplies by the factor of these layers; the context has divided by its own.
     amplitude *= (1 + 0.1 * math.log(rope.factor)) / (1 + 0.1 * math.log(context_factor))
     sharper = 1.0
     if rope.beside:
@@ -292,5 +293,6 @@ def _head(model: Gguf, name: str) -> Head:
     turned = int(turned) if 2 <= turned <= head_dim else head_dim
     latent_width = number(keys.get("attention.key_length_mla"), 0)
     if latent_width > turned and model.architecture in FACTS["gguf_latent"]:
-        return Head(turned, turned, head_width(latent_width, name) - turned)
-    return Head(head_dim, turned, 0)
+        latent_width = head_width(latent_width, name)
+        return Head(width=turned, turned=turned, beside=latent_width - turned)
+    return Head(width=head_dim, turned=turned, beside=0)

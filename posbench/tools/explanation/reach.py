@@ -66,7 +66,7 @@ def slows(rope: Rope, before: Rope, trained: float) -> bool:
 
 def same_turns(rope: Rope, before: Rope) -> bool:
     """True if all pairs turn alike at any length."""
-    if "dynamic" in (rope.kind, before.kind):
+    if "dynamic" in (rope.kind, before.kind):  # changes with every length, not only at two
         if (rope.kind, rope.factor) != (before.kind, before.factor):
             return False
     beyond = max(rope.original, before.original) + 1
@@ -108,7 +108,7 @@ def _slower(rope: Rope, before: Rope, trained: float, length: float) -> np.ndarr
 def _covered(rope: Rope, before: Rope, trained: float) -> float:
     """Longest text in which no slow pair turns farther than in training."""
     turns = trained * frequencies(before, trained) / (2 * math.pi)
-    slow = turns < 1
+    slow = turns < 1  # pairs for which farther is an angle that training had not
     if not slow.any():
         slow = turns == turns.min()
 
@@ -120,7 +120,7 @@ def _covered(rope: Rope, before: Rope, trained: float) -> float:
         with_short = min(rope.original, allowed(1))
         return _whole(max(with_short, allowed(rope.original + 1)))
     if rope.kind != "dynamic":
-        return _whole(allowed(1))
+        return _whole(allowed(1))  # frequencies are the same at every length
     low = high = trained  # `low` is covered; the frequencies fall with the length
     while high < FARTHEST and allowed(high) >= high * (1 - ROUNDING):
         low, high = high, 2 * high

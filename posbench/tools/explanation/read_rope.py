@@ -147,6 +147,9 @@ def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
 
 
 def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
+    """LongRoPE of a mapping. vLLM takes the long divisors for every text once it serves more than
+    the training length; engines, and transformers for PhiMoE, have another key for the amplitude.
+    """
     pairs = -(-rope.turned // 2)
     long = _divisors(mapping.get("long_factor"), pairs)
     short = _divisors(mapping.get("short_factor"), pairs)
@@ -172,11 +175,11 @@ def _divisors(value: object, pairs: int) -> tuple[float, ...]:
 
 def _read_dynamic(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     """Dynamic NTK; where it has one base for all lengths, that base."""
-    alpha = number(mapping.get("alpha"))
+    alpha = number(mapping.get("alpha"))  # growth of the base, of NTK with a fixed base
     if alpha and (reader != HF or of_family(family, "alpha")):
         growth = alpha
     elif reader == HF:
-        return rope
+        return rope  # its base grows with the text
     else:
         trained = rope.longest / rope.factor
         if reader == VLLM:

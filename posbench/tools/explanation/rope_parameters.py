@@ -129,7 +129,7 @@ def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: b
     first, *others = mappings.values()
     if not has_bases and not kinds_apart(old_mapping) and all(other == first for other in others):
         return first
-    unturned = [
+    unturned = [  # kinds that the checkpoint has without RoPE
         name for name, value in old_mapping.items() if value is None and name.endswith("_attention")
     ]
     return {**dict.fromkeys(unturned), **mappings}
@@ -154,7 +154,7 @@ def _of_kind(
     for key, value in {**old_mapping, **kind.mapping}.items():
         if key in FACTS["kept"]:
             mapping[key] = value
-    if merges:
+    if merges:  # old values stay where the new mapping says nothing
         for key, value in NEUTRAL.items():
             if key in old_mapping:
                 mapping.setdefault(key, value)
@@ -256,7 +256,7 @@ def _mscales(rope: Rope, tool: str) -> dict:
         raise Cannot("mscale and mscale_all_dim give no factor below 1")
     if tool == HF and not on_turning:
         return {"attention_factor": rope.amplitude, "mscale_all_dim": on_all}
-    if tool != HF and (on_turning, on_all) == (1, 0):
+    if tool != HF and (on_turning, on_all) == (1, 0):  # the defaults
         return {}
     return {"mscale": on_turning, "mscale_all_dim": on_all}
 

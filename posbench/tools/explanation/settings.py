@@ -82,6 +82,7 @@ def read_setting(
             f"{name} ({family}) has no max_position_embeddings, the length in whose turns RoPE is"
             " counted: add it."
         )
+    # RoPE counts its turns in max_position_embeddings, whatever model_max_length says.
     rope_length = longest_of({**config, "model_max_length": None}) or longest
     layers_of: dict[str, list[int]] = {}  # {name of a kind: its layers}
     for layer, name_of_kind in enumerate(_layer_types(config, family)):
@@ -119,8 +120,10 @@ def _unturned(config: dict, family: str) -> bool:
     attention = at_path(config, ("attn_config",))
     if config.get("alibi") is True or attention.get("alibi") is True:
         return True
-    if any(part in key for key in (*config, *attention) for part in TURNING):
+    names_rope = any(part in key for key in (*config, *attention) for part in TURNING)
+    if names_rope:
         return False
+    # Without a word of RoPE its defaults count, where a length is stated that no table has.
     return family in TABLES or "max_position_embeddings" not in config
 
 
@@ -175,15 +178,20 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
 def standardized(config: dict, family: str, kind: str) -> dict | None:
     """Mapping of RoPE of one kind of layer with its defaults, as transformers'
     standardize_rope_params; None without RoPE.
+
+    `shared` is the mapping that the config.json states, {} for a family of FACTS["by_ratio"], which
+    reads rope_ratio alone. It is of all layers, or has a mapping for each kind of layer (`apart`).
     """
     shared = {} if family in FACTS["by_ratio"] else rope_mapping(config)
     attends = "attention" in kind and kind != "linear_attention"
-    if kind.endswith("no RoPE") or not (attends or isinstance(shared.get(kind), dict)):
+    has_mapping = isinstance(shared.get(kind), dict)
+    if kind.endswith("no RoPE") or not (attends or has_mapping):
         return None
     mapping = shared
     theta = _stated_base(config, family)
     bases = of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
+        # As in Gemma 3: sliding layers have a base of their own, and no scaling.
         full_base, sliding_base = bases or (1e6, 1e4)
         if kind == FULL:
             theta = first_of(config, "rope_theta", default=full_base)
@@ -193,7 +201,7 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
             mapping = {}
     apart = kinds_apart(shared)
     if apart:
-        if shared.get(kind, {}) is None:
+        if shared.get(kind, {}) is None:  # null, unlike a kind that is missing
             return None
         mapping = shared.get(kind)
     mapping = dict(mapping) if isinstance(mapping, dict) else {}
@@ -204,7 +212,7 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     if share is not None:
         mapping.setdefault("partial_rotary_factor", share)
     rope_type = mapping["rope_type"]
-    if family == "phi3" and rope_type in ("su", "yarn"):
+    if family == "phi3" and rope_type in ("su", "yarn"):  # its earlier names of LongRoPE
         mapping["rope_type"] = "longrope"
     if rope_type == "mrope" and "mrope_section" in mapping:
         mapping["rope_type"] = "default"  # mrope: the name that Qwen2-VL gave to image positions

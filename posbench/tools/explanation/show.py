@@ -158,7 +158,7 @@ def _tool_lines(explanation: Explanation) -> str:
     stops = {finding.stops for finding in explanation.findings}
     if True in stops:
         subject = "transformers stops at this. What is read above"
-    elif None in stops:
+    elif None in stops:  # transformers may compute something else than what is read here
         subject = "What is read above"
     lines = [f"{subject}, in the words of every tool"]
     for words in explanation.words:

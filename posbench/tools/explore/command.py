@@ -69,8 +69,9 @@ def named(word: str) -> Named:
     if word not in experiments | committed:
         sweeps = runs_of_sweeps(Path(USUAL))
         if word in sweeps:
-            return Named(Found(sweeps[word], [], []).eval_files())
+            return Named(Found(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
         return _of_path(word, sorted({*experiments, *committed, *sweeps}))
+    # An experiment: its own runs first, else the report of it that is committed.
     lengths = of_grid(word) if word in experiments and Path(USUAL).is_dir() else {}
     if any(path.exists() for path in lengths):
         return Named(paths=list(lengths), lengths=lengths)
@@ -147,6 +148,7 @@ def _measured_runs(report: "Report") -> set[str]:
 
 
 def _report(parts: Sequence[Named], title: str) -> "Report":
+    """One report of all parts."""
     from posbench.report.report import collect
 
     lengths: dict[Path, Sequence[int]] = {}

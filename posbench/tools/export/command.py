@@ -225,6 +225,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     if file and is_gguf(file):
         for key, value in of_gguf(file).items():
             if isinstance(value, str):
+                # The other keys have the names that tokenizer_config.json gives them.
                 settings["chat_template" if key == "template" else key] = value
     elif file:
         for name in OF_TOKENIZER:

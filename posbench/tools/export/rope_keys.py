@@ -91,7 +91,9 @@ def _check_expressible(
 
 
 def _rope(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys:
-    """Keys of both; with `only_divisors` no type but default and longrope is used."""
+    """Keys of an encoding with an extension; with `only_divisors` no type but default and longrope
+    is used.
+    """
     name = name_of(extension)
     scaled = encoding.scaling is not None
     if scaled and name == "none" and name_of(encoding) == "rope":
@@ -107,7 +109,7 @@ def _rope(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys
     longest = max(train_len, extension.target_len(train_len))
     part = _part_keys(encoding.rotary_dim, turned)
     slower = _slower_by(near, far, encoding.spectrum().rotary_dim)
-    if slower is not None and abs(slower - 1) < 1e-9:
+    if slower is not None and abs(slower - 1) < 1e-9:  # another base at most
         return RopeKeys(far.base, part or None, longest)
     if slower is not None and not only_divisors:
         return RopeKeys(far.base, {"rope_type": "linear", **part, "factor": slower}, longest)
@@ -128,9 +130,9 @@ def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
     """Keys of an encoding whose trained scaling is an extension of the earlier model."""
     earlier = Rope(
         replace(encoding.shape, train_len=encoding.scaling_len),
-        encoding.base,
-        encoding.layout,
-        encoding.rotary_dim / encoding.shape.head_dim,
+        base=encoding.base,
+        layout=encoding.layout,
+        fraction=encoding.rotary_dim / encoding.shape.head_dim,
     )
     theta, scaling, _ = _rope(earlier, encoding.scaling, only_divisors)
     if scaling and "attention_factor" in scaling:
@@ -222,7 +224,8 @@ def _by_parts_keys(encoding: Rope, extension: NtkByParts, temperature: float) ->
     """Keys of rope_type yarn or llama3, by the extension's ramp; None if it is neither of them."""
     train_len = encoding.shape.train_len
     kept_from = extension.kept_from(encoding.spectrum().freq_F, train_len)
-    if extension.ramp == "index" and 2 * math.pi * extension.alpha <= train_len:
+    fastest_turns = train_len / (2 * math.pi)  # of the pair with a radian per token
+    if extension.ramp == "index" and extension.alpha <= fastest_turns:
         return {
             "rope_type": "yarn",
             "attention_factor": math.sqrt(temperature),

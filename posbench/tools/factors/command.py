@@ -73,7 +73,8 @@ def search_factors(request: Request) -> None:
     log = folder / f"{name}-{cell.eval_id[:8]}.jsonl"
     losses, start_losses = search(job, text.corpus, text.n_windows, exact, sizes, log)
     best = min(losses, key=losses.__getitem__)
-    node = {**cell.extension, "factors": list(best[1:]), "exact_first": best[0]}
+    exact_first, *factors = best
+    node = {**cell.extension, "factors": factors, "exact_first": exact_first}
     comments = f"# {title}: {losses[best]:.4f} nats/token\n# {command}\n"
     dumped = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
     write_atomic(path, comments + dumped)
@@ -92,7 +93,7 @@ def _dry_lines(job: Job, sizes: Sizes, windows: str) -> list[str]:
     (cell,) = job.cells
     fresh = [] if job.run.finished else [job]
     missing = [(job, cell, cell.evaluate.lengths)] * sizes.total
-    texts = texts_left(missing[:1]) * sizes.total
+    texts = texts_left(missing[:1]) * sizes.total  # all sets read the same texts
     return [
         f"{job.run.path}: {sizes.total:,} sets of factors of {windows}; budget= multiplies their"
         " number",

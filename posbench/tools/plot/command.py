@@ -32,7 +32,7 @@ def plot_words(words: list[str]) -> None:
     request = _request([word for word in words if "=" in word])
     options = request.options
     table = _table(paths, options)
-    without_rows = table.attrs.get("empty")
+    without_rows = table.attrs.get("empty")  # names of results
     table = _rows_with(table, request.columns)
     name = f"{Path(named[0]).resolve().stem}-{options.y or 'curve'}"
     stem, formats = _files(request.out, request.formats, name)

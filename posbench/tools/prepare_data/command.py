@@ -49,6 +49,7 @@ def prepare_data(request: Request) -> None:
 
 
 def _split_line(split: str, tokens: "TokenFile") -> str:
+    """Line below HEAD, with the numbers of documents that are longer than each of LENGTHS."""
     n_bytes = int(tokens.n_bytes.sum(dtype="int64"))
     n_tokens = len(tokens.tokens)
     lengths = tokens.document_lengths()

@@ -147,14 +147,14 @@ def _named_results(cfg: dict) -> Selection:
         title = f"Runs of {', '.join(short_path(folder) for folder in cfg['runs'])}"
     elif cfg["run"]:
         name = Path(cfg["run"]).resolve().name
-        results = Found([Path(cfg["run"])], [], [])
+        results = Found(runs=[Path(cfg["run"])], csvs=[], evidence=[])
         title = short_path(cfg["run"])
     elif cfg.get("name"):
         name = title = cfg["name"]
-        results = Found(named_runs(Path(cfg["results_dir"]), name), [], [])
+        results = Found(runs=named_runs(Path(cfg["results_dir"]), name), csvs=[], evidence=[])
     else:
         name = "all"
-        results = Found(inside(Path(cfg["results_dir"])), [], [])
+        results = Found(runs=inside(Path(cfg["results_dir"])), csvs=[], evidence=[])
         title = f"Everything in {short_path(cfg['results_dir'])}"
     paths = []
     empty = []  # names of runs

@@ -132,7 +132,7 @@ class Reported:
 
     @classmethod
     def of(cls, request: Request) -> "Reported":
-        """Raises ConfigError unless the request names a reported experiment."""
+        """The experiment of a request. Raises ConfigError unless it names a reported one."""
         experiment = request.experiment
         config = request.cfgs[0]
         tolerance = experiment.get("tolerance") or {}

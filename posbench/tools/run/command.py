@@ -161,7 +161,7 @@ def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        if watcher.ident:
+        if watcher.ident:  # it was started
             watcher.join()  # the next report goes to the same folder
 
 
@@ -235,18 +235,18 @@ def _show_ranking(jobs: list[Job]) -> None:
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
     try:
         report = collect(paths, "", "", skip_damaged=True)
-        made = comparisons({"": report}, ComparisonRequest())
+        rankings = comparisons({"": report}, ComparisonRequest())
     except (ConfigError, RunError):
         return  # the report says what is damaged
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     blocks = []
-    for comparison in made[:MOST_RANKINGS]:
+    for comparison in rankings[:MOST_RANKINGS]:
         scale = Scale(NATS, comparison.measure)
         table = ranking_table(comparison, scale)
         blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
     print(blocks_text(blocks, width))
-    if len(made) > MOST_RANKINGS:
-        print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
+    if len(rankings) > MOST_RANKINGS:
+        print(f"{len(rankings) - MOST_RANKINGS} more rankings: posbench compare shows all")
 
 
 def _print_outcomes(results: list[Result], count_words: str, sweep: bool) -> None:

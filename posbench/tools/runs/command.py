@@ -80,6 +80,7 @@ def _named(entries: list[Entry], pattern: str) -> list[Entry]:
 
 
 def _list(entries: list[Entry], chosen: dict) -> None:
+    """Print the table of the entries that the options choose, or write them as JSON."""
     state = chosen["state"]
     if state not in ("", *STATES):
         raise ConfigError(f"state={state} must be one of {', '.join(STATES)}.")
@@ -141,6 +142,7 @@ def _summary(entries: list[Entry]) -> str:
 
 
 def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
+    """Print what may go, and with delete=true delete it."""
     from posbench.results.cleanup import find_waste, unused_tokens
 
     cache = chosen["cache"]
