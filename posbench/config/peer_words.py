@@ -49,6 +49,7 @@ CHOICES_ELSEWHERE = {
         yarn_temperature="yarn mscale temperature attention_factor",
         ssmax="scalable_softmax",
         learned_sink="sink sinks attention_sink",
+        asentmax="entmax entmax15 adaptive_scalable_entmax",
         off_by_one="softmax1 off_by_1 softmax_one",
     ),
     "data": _named(

@@ -1,9 +1,10 @@
 """NAPE: half of the heads use ALiBi, the others no position (NoPE).
 
-Vasylenko et al. 2025, arXiv 2506.16640, for attention by ASEntmax; here with softmax. ALiBi heads
-come first, h = 1..H/2 (rounded down, at least 1), with slopes 1 / h (`slopes: linear`, the default
-of deep-spin/asentmax) or 2^(1 - h) (`geometric`). See alibi.py. There a learned factor in ln n acts
-on the heads without positions alone (`num_scaled_heads` of the same code): `scaled_heads: nope`.
+Vasylenko et al. 2025, arXiv 2506.16640, for attention by ASEntmax (train.scale_attention=asentmax).
+ALiBi heads come first, h = 1..H/2 (rounded down, at least 1), with slopes 1 / h (`slopes: linear`,
+the default of deep-spin/asentmax) or 2^(1 - h) (`geometric`). See alibi.py. There a learned factor
+in ln n acts on the heads without positions alone (`num_scaled_heads` of the same code):
+`scaled_heads: nope`.
 """
 
 from typing import Literal

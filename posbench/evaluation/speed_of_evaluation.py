@@ -151,10 +151,11 @@ def _pairs_read(layer: LayerPlan) -> int:
 
 def _geometry(layer: LayerPlan) -> tuple:
     """Key of layers that take the same time: the keys that each band reads, and whether a scale
-    acts on single scores or adds a sink.
+    acts on single scores, adds a sink or weighs whole rows.
     """
     seen = [
         (int(band.first_T.sum()), int(band.last_T.sum()), int(band.seen_T.sum()))
         for band in layer.bands
     ]
-    return len(layer.n_T), layer.causal, len(layer.distance_rules), layer.has_sink, *seen
+    scales = (len(layer.distance_rules), layer.has_sink, layer.row_rule is not None)
+    return len(layer.n_T), layer.causal, *scales, *seen

@@ -109,7 +109,8 @@ def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | N
     """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that
     training cannot use.
     """
-    scale = make(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
+    with seeded(cfg.seed):
+        scale = make(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 

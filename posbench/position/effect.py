@@ -90,7 +90,7 @@ def fingerprint(plan: Plan) -> str:
     tensors = [plan.embed()]
     # Layers that treat position alike share their bands, and are hashed once.
     for layer in {id(layer.bands): layer for layer in plan.layers}.values():
-        tensors.append(layer.factor)
+        tensors.append(layer.factor_of_zeros)
         for band in layer.bands:
             tensors += [getattr(band, name) for name in COMPARED]
     digest = hashlib.sha256(str(plan.length).encode())
@@ -116,8 +116,8 @@ def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
 
 
 def _factor(layer: LayerPlan) -> Tensor:
-    """Factor on the scores of each query on the CPU, 1 where there is none."""
-    factor = layer.factor
+    """Factor on the scores of each query on the CPU, 1 where there is none; of a text of zeros."""
+    factor = layer.factor_of_zeros
     if factor is None:
         return torch.ones_like(layer.n_T).float()
     return factor.cpu()

@@ -332,6 +332,14 @@ class ScaleAttention(nn.Module):
         """
         raise NotImplementedError
 
+    def weights(self, scores_BHSK: Tensor) -> Tensor:
+        """Weights of whole rows in place of their softmax, of the same shape: 0 where a score is
+        -inf, since the key is not seen.
+
+        A row has the scores of all bands and of the sink, with every factor and bias. A constant
+        added to a row must change nothing, since kernels leave such constants out."""
+        raise NotImplementedError
+
     def sink(self, layer: int) -> Tensor | None:
         """Logit of a sink, [H] or [1]: it enters every query's softmax, in layers of any kind, and
         has no value. None: no sink.
@@ -342,6 +350,11 @@ class ScaleAttention(nn.Module):
     def reads_content(self) -> bool:
         """True if the scale's factor depends on the text."""
         return type(self).content_factor is not ScaleAttention.content_factor
+
+    @property
+    def weighs_rows(self) -> bool:
+        """True if the scale takes the place of the softmax."""
+        return type(self).weights is not ScaleAttention.weights
 
     @property
     def by_distance(self) -> bool:

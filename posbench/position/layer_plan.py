@@ -186,13 +186,28 @@ class LayerPlan:
         content_bias = None
         if Bias.CONTENT in encoding.biases:
             content_bias = encoding.content_bias(*content)
+        factor = self._content_factor(content[0])
+        return replace(self, bands=bands, content_bias=content_bias, content_factor=factor)
+
+    def _content_factor(self, x_BTC: Tensor) -> Tensor | None:
+        """Product of the factors that read the text: [B, H, T]; None without any."""
         factor = None
         for scale, _ in self.scales:
             if scale.reads_content:
                 n_T = self._n_on(x_BTC.device)
-                scale_BHT = scale.content_factor(content[0], n_T, self.span, self.number).float()
+                scale_BHT = scale.content_factor(x_BTC, n_T, self.span, self.number).float()
                 factor = scale_BHT if factor is None else factor * scale_BHT
-        return replace(self, bands=bands, content_bias=content_bias, content_factor=factor)
+        return factor
+
+    @property
+    def factor_of_zeros(self) -> Tensor | None:
+        """`factor`, where scales that read the text are given an input of zeros: [T] or [H, T]."""
+        if not any(scale.reads_content for scale, _ in self.scales):
+            return self.factor
+        parameters = [number for scale, _ in self.scales for number in scale.parameters()]
+        device = parameters[0].device if parameters else None
+        zeros_BTC = torch.zeros(1, len(self.n_T), self.encoding.shape.d_model, device=device)
+        return replace(self, content_factor=self._content_factor(zeros_BTC)).factor[0]
 
     @property
     def factor(self) -> Tensor | None:
@@ -273,8 +288,23 @@ class LayerPlan:
 
     @property
     def per_score(self) -> bool:
-        """True if something is done to single scores, which kernels by blocks alone can."""
-        return self.softcap is not None or bool(self.distance_rules)
+        """True if something is done to single scores, or in place of their softmax, which kernels
+        by blocks alone can.
+        """
+        return self.softcap is not None or bool(self.distance_rules) or self.row_rule is not None
+
+    @property
+    def row_rule(self) -> ScaleAttention | None:
+        """The scale that weighs whole rows, None for a softmax."""
+        for scale, _ in self.scales:
+            if scale.weighs_rows:
+                return scale
+        return None
+
+    def weights(self, scores_BHSK: Tensor) -> Tensor:
+        """Weights of rows that hold the scores of all bands and of the sink."""
+        rule = self.row_rule
+        return scores_BHSK.softmax(dim=-1) if rule is None else rule.weights(scores_BHSK)
 
     @property
     def has_sink(self) -> bool:

@@ -158,6 +158,8 @@ def check_scale(
     name = name_of(scale)
     if name == "none":
         return None
+    if encoding.subject is not None:
+        _check_scale_in_place(encoding, scale)
     if scale.trained:
         raise ConfigError(
             f"scale_attention={name} has learned parameters, so it must be trained in with"
@@ -169,7 +171,7 @@ def check_scale(
             " nothing"
         )
     train_len = encoding.shape.train_len
-    if scale.sinks or scale.reads_content or max(lengths) <= train_len:
+    if scale.sinks or scale.weighs_rows or scale.reads_content or max(lengths) <= train_len:
         return None
     # Both plans contain the extension's temperature, so only the scale can make their factors
     # differ.
@@ -185,6 +187,20 @@ def check_scale(
     )
 
 
+def _check_scale_in_place(encoding: Encoding, scale: ScaleAttention) -> None:
+    """Raise ConfigError for a scale that a model of transformers cannot have."""
+    if scale.trained:
+        lack = "has parameters that are learned in training"
+    elif scale.reads_content:
+        lack = "reads the input of each layer, which the model's attention does not pass on"
+    else:
+        return
+    raise ConfigError(
+        f"{_subject(encoding)} cannot have scale_attention={name_of(scale)}, which {lack}: choose"
+        " none, or another such as log_n."
+    )
+
+
 def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     """Check a scale for training. Raises ConfigError if it cannot be trained in or is 1 throughout
     training.
@@ -197,7 +213,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
             f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)}"
             " lets a scale act."
         )
-    if scale.trained or scale.reads_content:
+    if scale.trained or scale.reads_content or scale.weighs_rows:
         return
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     for layer in plan.layers:
@@ -271,6 +287,8 @@ def _scale_problem(encoding: Encoding, scale: ScaleAttention, choice: str) -> st
         return f"weights whole rows, which {choice} cannot scale by distance"
     if Bias.ROWS in encoding.biases and scale.sinks:
         return f"weights whole rows, where {choice} cannot add a sink"
+    if Bias.ROWS in encoding.biases and scale.weighs_rows:
+        return f"weights whole rows, as {choice} does, and only one of them can"
     if not encoding.scalable:
         return f"has no softmax whose logits {choice} could scale"
     return None

@@ -74,7 +74,8 @@ def make_plan(
 
     `generator` draws the positions of a training step, if the encoding has random ones. With
     `queries`, everything of queries is that of the last so many alone (kernels/tail.py), as the
-    next tokens of a text need it. Raises ConfigError for bands with lots then."""
+    next tokens of a text need it. Raises ConfigError for bands with lots then, and for
+    two scales that weigh whole rows."""
     extension = extension or Extension()
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     pos_T = encoding.positions(length, generator)
@@ -82,6 +83,11 @@ def make_plan(
         pos_T = torch.arange(length, dtype=torch.float64)
     request = Request(span, pos_T, device, queries)
     all_scales = [rule for rule in (trained_scale, scale) if rule is not None]
+    if len(all_scales) > 1 and all(rule.weighs_rows for rule in all_scales):
+        raise ConfigError(
+            f"{type(trained_scale).__name__} was trained in and {type(scale).__name__} is to be"
+            " evaluated, and both take the place of the softmax: choose scale_attention=none."
+        )
     plans: dict[Layer, LayerPlan] = {}  # of layers that treat position alike
     layers = []
     for number, layer in enumerate(encoding.layers()):

@@ -8,9 +8,11 @@ from conftest import TRAIN_LEN, small_model, small_shape
 from measures import equal, outputs, tokens
 
 from posbench.common.errors import ConfigError
+from posbench.config.identity import canonical, method_label
 from posbench.encodings.nape import Nape
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Span
+from posbench.position.instantiate import make
 from posbench.position.legality import check_trained_scale
 from posbench.position.plan import make_plan
 from posbench.scale_attention.llama4 import Llama4
@@ -34,6 +36,31 @@ def test_log_n_has_a_raw_form_to_train_with():
     equal(raw_T, n_T.log() / math.log(TRAIN_LEN))
     assert raw_T[0] == 0 and raw_T[TRAIN_LEN - 1] == 1
     assert outputs(Rope(small_shape()), None, LogN(small_shape(), clamp=False)).isfinite().all()
+
+
+def test_a_power_of_log_n():
+    n_T = torch.arange(1, 257, dtype=torch.float64)
+    span = Span(TRAIN_LEN, 256, 256)  # ln 256 is twice ln 16
+    one_T = LogN(small_shape())(n_T, span, 0)
+    assert torch.equal(LogN(small_shape(), p=1.0)(n_T, span, 0), one_T)
+    for p in (0.5, 1.5, 2):
+        factor_T = LogN(small_shape(), p=p)(n_T, span, 0)
+        assert factor_T[-1].item() == pytest.approx(2**p) and (factor_T[:TRAIN_LEN] == 1).all()
+        raw_T = LogN(small_shape(), clamp=False, p=p)(n_T, span, 0)
+        equal(raw_T, torch.exp(p * (n_T.log() / math.log(TRAIN_LEN)).log()))
+
+
+def test_a_power_of_one_has_the_id_of_before_and_others_have_names():
+    before = {"_target_": "posbench.scale_attention.log_n.LogN", "clamp": True}
+    configs = [{"scale_attention": {**before, **p}} for p in ({}, {"p": 1.0}, {"p": 2.0})]
+    old, one, two = map(canonical, configs)
+    assert old == one != two
+    old, one, two = (canonical({"train": config}) for config in configs)
+    assert old == one != two
+    labels = [method_label({**before, "p": p}, "scale_attention") for p in (1.0, 0.5, 2.0)]
+    assert labels == ["log_n", 'log_n {"p":0.5}', 'log_n {"p":2.0}']
+    with pytest.raises(ConfigError, match=r"scale_attention.p=0 must be above 0"):
+        make({**before, "p": 0}, small_shape())
 
 
 def test_temperatures_in_steps():

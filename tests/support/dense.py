@@ -53,6 +53,8 @@ class Case:
     layer: int = 0
     rule: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
     sink_H: Tensor | None = None
+    # Weights of rows of scores [H, L, L or, with a sink, L + 1]; None: softmax.
+    row_weights: Callable[[Tensor], Tensor] | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -84,7 +86,7 @@ class Case:
 
     def scaled(self, scores: Tensor) -> Tensor:
         """Content scores with every factor on them."""
-        scores = scores * self.factor_T[:, None]
+        scores = scores * self.factor_T[..., None]
         if self.rule is None:
             return scores
         i, j = grid(self.length)
@@ -93,6 +95,11 @@ class Case:
 
     def softmax(self, scores: Tensor) -> Tensor:
         scores = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64))
+        if self.row_weights is not None:
+            if self.sink_H is not None:
+                sink_HT1 = self.sink_H[:, None, None].expand(*scores.shape[:-1], 1)
+                scores = torch.cat((scores, sink_HT1), dim=-1)
+            return self.row_weights(scores)[..., : self.length]
         if self.sink_H is None:
             return scores.softmax(dim=-1)
         return scores.softmax(dim=-1) * torch.sigmoid(
@@ -120,9 +127,12 @@ def attention(
     train_len: int,
     layer: int = 0,
     sink_H=None,
+    factor_HT=1.0,
+    row_weights=None,
 ) -> Tensor:
     """The method's attention [H, L, D]; a scale multiplies the content score, never a bias.
-    `sink_H`: logits of learned sinks.
+    `sink_H`: logits of learned sinks; `factor_HT`: a learned factor of each query; `row_weights`:
+    what takes the place of the softmax.
     """
     length = q_HTD.shape[1]
     q_pos, k_pos, visible = coordinates(extension, length, train_len)
@@ -133,6 +143,7 @@ def attention(
     )
     if extension in TEMPERATURE:
         factor_T = factor_T * TEMPERATURE[extension](length, train_len)
+    factor_T = factor_T * factor_HT
     if scale in SINKS:
         sink_H = torch.full((len(q_HTD),), SINKS[scale], dtype=torch.float64)
     case = Case(
@@ -149,6 +160,7 @@ def attention(
         layer,
         RULES.get(scale),
         sink_H,
+        row_weights,
     )
     return ENCODINGS[encoding](case) @ v_HTD
 

@@ -95,7 +95,7 @@ def fire(case: Case) -> Tensor:
 def cope(case: Case) -> Tensor:
     """Counts by a sum over the keys between, rows by a tent function of the count."""
     table = case.parameter("weight")[case.layer]
-    z = case.content() / case.factor_T[:, None]
+    z = case.content() / case.factor_T[..., None]
     gate = torch.where(case.visible, 1 / (1 + torch.exp(-z)), 0)
     from_j = torch.ones(case.length, case.length, dtype=torch.float64).tril()  # [t, j]: t >= j
     count = (gate @ from_j).clamp(max=len(table) - 1)
@@ -106,7 +106,7 @@ def cope(case: Case) -> Tensor:
 
 
 def dape(case: Case) -> Tensor:
-    z, bias = case.content() / case.factor_T[:, None], kerple_bias(case, "base.")
+    z, bias = case.content() / case.factor_T[..., None], kerple_bias(case, "base.")
     both = torch.cat((z, bias)).permute(1, 2, 0)
     w1, b1, w2, b2 = (
         case.parameter(f"{part}.{case.layer}.{name}")

@@ -242,7 +242,7 @@ class Masked:
 class Weighted:
     """Blocks of any number of bands, with one softmax over the scores of all.
 
-    An encoding may make the weights from whole rows itself."""
+    A scale may take the softmax's place, and an encoding may make the weights of whole rows."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class Weighted:
             scores.append(sink.expand(*scores[0].shape[:-1], -1))
         sizes = [part.shape[-1] for part in scores]
         joint = len(scores) > 1
-        weights_BHSK = (torch.cat(scores, dim=-1) if joint else scores[0]).softmax(dim=-1)
+        weights_BHSK = self.layer.weights(torch.cat(scores, dim=-1) if joint else scores[0])
         # The sink's weight is the last, and has no keys.
         return list(zip(slices, weights_BHSK.split(sizes, dim=-1), strict=False))
 

@@ -3,7 +3,7 @@
 All kernels take projected queries and keys (float32, not scaled) and a layer's plan. `fused` runs
 torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias folded into
 extra columns of q and k. It cannot run biases that are not columns, scales by distance, or
-encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows and several bands
+methods that weigh whole rows. `chunked_sdpa` runs the same biases with windows and several bands
 in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan on any
 device.
 

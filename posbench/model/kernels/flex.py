@@ -1,6 +1,6 @@
 """`flex`: torch's FlexAttention on CUDA without gradients.
 
-It runs windows, several bands, biases by distance, and gates. It cannot run encodings that weigh
+It runs windows, several bands, biases by distance, and gates. It cannot run methods that weigh
 whole rows, decays, or biases that depend on more than the distance. `rows` runs these, and trains.
 
 Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of
@@ -33,7 +33,7 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].cache:
         return False
-    if layer.softcap is not None or encoding.decay() is not None:
+    if layer.softcap is not None or layer.row_rule is not None or encoding.decay() is not None:
         return False
     if encoding.biases & (Bias.ROWS | Bias.PAIRWISE | Bias.CONTENT):
         return False

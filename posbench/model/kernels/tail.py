@@ -54,7 +54,7 @@ def _outputs(
     if sink_H is not None:
         scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
     joint = len(scores) > 1
-    weights_BHSK = (torch.cat(scores, dim=-1) if joint else scores[0]).softmax(dim=-1)
+    weights_BHSK = layer.weights(torch.cat(scores, dim=-1) if joint else scores[0])
     without_sink = slice(sum(sizes))  # whose weight is the last, and has no value
     weights = weights_BHSK.to(v_BGKD.dtype)[..., without_sink].split(sizes, dim=-1)
     return sum(grouped(part, value.mT) for part, value in zip(weights, values, strict=True))

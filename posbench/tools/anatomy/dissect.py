@@ -158,8 +158,10 @@ def _padded(values_T: Tensor | None, length: int) -> Tensor | None:
 
 
 def _logit_factors(view: LayerView, length: int) -> Tensor:
-    """Factor on the logits of each query: [T] or [H, T]. Beyond the fed text it is the last."""
-    factor_T = view.plan.factor
+    """Factor on the logits of each query: [T] or [H, T]. Beyond the fed text it is the last. What
+    depends on content is that of tokens of zeros.
+    """
+    factor_T = view.plan.factor_of_zeros
     factor_T = torch.ones(view.length) if factor_T is None else factor_T.detach()
     rest_T = factor_T[..., -1:].expand(*factor_T.shape[:-1], length - view.length)
     return torch.cat((factor_T, rest_T), dim=-1)
