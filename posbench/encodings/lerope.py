@@ -55,6 +55,13 @@ class LeRope(Rope):
         """Angles before the learned factor: [1, T, F], float64."""
         return spectrum.angles(pos_T)[None]
 
+    def between(self, upper_table: Tensor, lower_table: Tensor, share_T: Tensor) -> Tensor:
+        """Angles of both tables and the share, since angles are not what scores are linear in: [3,
+        T, F].
+        """
+        share_1TF = share_T[:, None].to(upper_table).expand_as(upper_table)
+        return torch.cat((upper_table, lower_table, share_1TF))
+
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -62,5 +69,8 @@ class LeRope(Rope):
 
     def _turns(self, table: Tensor) -> Tensor:
         """cos and sin of the angles, times the amplitude of the scaling: [2, T, F], float32."""
+        if len(table) > 1:
+            upper_table, lower_table, share_1TF = table.split(1)
+            return self._turns(upper_table).lerp(self._turns(lower_table), share_1TF.float())
         angle_1TF = table * self.log_scale_F.double().exp()
         return (torch.cat((angle_1TF.cos(), angle_1TF.sin())) * self.amplitude).float()

@@ -47,3 +47,11 @@ class Xpos(Rope):
 
     def decay(self) -> Tensor:
         return self.rate_D
+
+    def between(self, upper_table: Tensor, lower_table: Tensor, share_T: Tensor) -> Tensor:
+        # The decay at a coordinate is that of both tables, which lie ahead of it and behind.
+        rate_F = self.rate_D[::2] if self.layout == "interleaved" else self.rate_D.chunk(2)[0]
+        ahead_TF = share_T[:, None].float() * rate_F.to(upper_table.device)
+        upper_table = upper_table * ahead_TF.exp()
+        lower_table = lower_table * (ahead_TF - rate_F.to(upper_table.device)).exp()
+        return super().between(upper_table, lower_table, share_T)

@@ -106,11 +106,14 @@ def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
     """True if the keys seen, coordinates, tables and factors of a layer are the first ones of the
     same layer in a longer text.
     """
-    if len(longer.bands) != len(layer.bands) or not _begins(_factor(longer), _factor(layer)):
+    count = len(layer.bands)
+    if len(longer.bands) < count or not _begins(_factor(longer), _factor(layer)):
+        return False
+    if any(band.seen_T[: len(layer.n_T)].any() for band in longer.bands[count:]):
         return False
     return all(
         _begins(getattr(longer_band, name), getattr(band, name))
-        for longer_band, band in zip(longer.bands, layer.bands, strict=True)
+        for longer_band, band in zip(longer.bands, layer.bands, strict=False)
         for name in COMPARED
     )
 

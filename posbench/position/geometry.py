@@ -180,7 +180,10 @@ class Band:
 
     q and k map an index to its coordinate in the encoding. Bands of one extension never overlap, so
     the method's attention is one softmax over all of them. With `lot` and `share`, query i sees of
-    its interval only the keys j with lot(j) < share(i)."""
+    its interval only the keys j with lot(j) < share(i).
+
+    `interpolated`: the score at a distance that is no whole number lies between those at the whole
+    ones around it, on a line. Coordinates of queries are rounded up."""
 
     first: IndexMap = start
     last: IndexMap = identity
@@ -188,3 +191,4 @@ class Band:
     k: IndexMap = identity
     lot: IndexMap | None = None
     share: IndexMap | None = None
+    interpolated: bool = False

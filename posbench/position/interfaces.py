@@ -185,6 +185,13 @@ class Encoding(nn.Module):
         """
         raise NotImplementedError
 
+    def between(self, upper_table: Tensor, lower_table: Tensor, share_T: Tensor) -> Tensor:
+        """Table that turns keys so that their scores are (1 - share) times those by `upper_table`
+        plus share times those by `lower_table`, which is of coordinates a token earlier.
+
+        Default: the same of the tables, for an encoding that is linear in them."""
+        return torch.lerp(upper_table, lower_table, share_T[:, None].to(upper_table))
+
     def decay(self) -> Tensor | None:
         """Rates [D] >= 0: the product of channel d of the rotated q and k is multiplied by
         exp(-rate_d (q_pos - k_pos)).

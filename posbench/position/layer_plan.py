@@ -16,6 +16,24 @@ from posbench.position.interfaces import Encoding, ScaleAttention
 ROWS = 256  # queries whose keys are counted at once, where they are drawn by lot
 
 
+def band_table(
+    encoding: Encoding, spectrum: Spectrum | None, pos_T: Tensor, interpolated: bool
+) -> Tensor | None:
+    """Table of an encoding for the coordinates of a band, made of those at whole coordinates if the
+    band is `interpolated`; None for no rotation.
+    """
+    if not interpolated:
+        return encoding.table(pos_T, spectrum)
+    whole_T = torch.arange(int(pos_T.max().ceil()) + 1, dtype=torch.float64)
+    table = encoding.table(whole_T, spectrum)
+    if table is None:
+        return None
+    upper_T = pos_T.ceil()
+    upper_table = table[..., upper_T.long(), :]
+    lower_table = table[..., pos_T.long(), :]
+    return encoding.between(upper_table, lower_table, upper_T - pos_T)
+
+
 @dataclass(frozen=True)
 class BandPlan:
     """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and

@@ -15,7 +15,7 @@ from torch import Tensor
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Span, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
-from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan, band_table
 
 
 @dataclass(frozen=True)
@@ -188,13 +188,22 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
         first_T = torch.maximum(first_T, query_T - query_T % layer.chunk)
     last_T = torch.minimum(band.last(query_T), query_T)
     q_pos_T = band.q(request.pos_T[first_query:])
+    if band.interpolated:
+        q_pos_T = q_pos_T.ceil()
     k_pos_T = band.k(request.pos_T)
-    q_table, q_scale_T = _table_and_scale(layer, spectrum, q_pos_T, request.device)
+
+    def of(pos_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Table that turns q or k at some coordinates, and factor on them; None for neither."""
+        table = band_table(layer.encoding, spectrum, pos_T, band.interpolated)
+        scale_T = None if spectrum is None else spectrum.scale(pos_T)
+        return _on(request.device, table), _on(request.device, scale_T)
+
+    q_table, q_scale_T = of(q_pos_T)
     if torch.equal(q_pos_T, k_pos_T):
         k_table = q_table
         k_scale_T = q_scale_T
     else:
-        k_table, k_scale_T = _table_and_scale(layer, spectrum, k_pos_T, request.device)
+        k_table, k_scale_T = of(k_pos_T)
     return BandPlan(
         first_T,
         last_T,
@@ -210,15 +219,6 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
         band=band,
         spectrum=spectrum,
     )
-
-
-def _table_and_scale(
-    layer: Layer, spectrum: Spectrum | None, pos_T: Tensor, device: str
-) -> tuple[Tensor | None, Tensor | None]:
-    """Table that turns q or k at some coordinates, and factor on them; None for neither."""
-    table = layer.encoding.table(pos_T, spectrum)
-    scale_T = None if spectrum is None else spectrum.scale(pos_T)
-    return _on(device, table), _on(device, scale_T)
 
 
 def _on(device: str, tensor: Tensor | None) -> Tensor | None:

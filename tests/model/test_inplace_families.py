@@ -17,6 +17,7 @@ EXTENSIONS = (
     "rerope",
     "self_extend",
     "dca",
+    "gali",
     "streaming",
     "lm_infinite",
     "dynamic_ntk",

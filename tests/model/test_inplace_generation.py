@@ -18,7 +18,7 @@ from posbench.extensions.rerope import Rerope
 
 SAME, BEYOND, TARGET = 1e-4, 96, 128
 FIXED = ("pi", "ntk", "yarn", "dynamic_ntk", "self_extend")  # with target_len
-OTHER = ("rerope", "dca", "streaming", "lm_infinite", "window")
+OTHER = ("rerope", "dca", "gali", "streaming", "lm_infinite", "window")
 SOME = (
     "llama",
     "gemma2",

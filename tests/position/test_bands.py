@@ -2,15 +2,19 @@
 cases, their identities.
 """
 
+import math
+
 import pytest
 import torch
 from conftest import TRAIN_LEN, node, small_shape
+from dense_extensions import gali_ids
 from measures import LONG, distances, equal, outputs, plain, same
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
 from posbench.encodings.rope import Rope
 from posbench.extensions.dca import Dca
+from posbench.extensions.gali import Gali
 from posbench.extensions.leaky_rerope import LeakyRerope
 from posbench.extensions.lm_infinite import LmInfinite
 from posbench.extensions.ntk import Ntk
@@ -57,7 +61,7 @@ def test_limits_that_equal_no_extension(extension):
 
 
 @pytest.mark.parametrize(
-    "name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope", "random_keys"]
+    "name", ["self_extend", "gali", "streaming", "lm_infinite", "leaky_rerope", "random_keys"]
 )
 def test_nothing_changes_within_the_training_length(name):
     for length in (1, 2, TRAIN_LEN):
@@ -115,6 +119,49 @@ def test_dca_looks_up_the_authors_tables(size, local):
                 else beyond[size - 1]
             )
             assert found[i, j] == q - j % size, (i, j)
+
+
+@pytest.mark.parametrize(("window", "chunk"), [(2, 1), (2, 5), (7, 16), (15, 40)])
+def test_gali_places_keys_by_the_papers_algorithm(window, chunk):
+    """Greedy too: the last query of a chunk meets all trained distances, and no query others."""
+    found = distances(Gali(window, chunk), 100)
+    for i in range(TRAIN_LEN, 100):
+        end = TRAIN_LEN + chunk * (1 + (i - TRAIN_LEN) // chunk)
+        ids = torch.tensor(gali_ids(end, window, TRAIN_LEN), dtype=torch.float64)
+        equal(found[i, : i + 1], ids[i].ceil() - ids[: i + 1])
+        assert (found[i, : i + 1].ceil() < TRAIN_LEN).all()
+        assert i < end - 1 or set(found[i].tolist()) >= set(range(TRAIN_LEN))
+        assert i < end - 1 or found[i, i - window + 1 : i + 1].tolist() == [*range(window)][::-1]
+
+
+def test_gali_is_the_interpolation_of_logits_and_a_longer_text_begins_alike():
+    encoding, extension = Rope(small_shape()), Gali()
+    plans = {
+        length: make_plan(encoding, extension, length=length) for length in (TRAIN_LEN, 40, LONG)
+    }
+    assert shared_texts(plans.get, plans) == {LONG: [LONG, 40, TRAIN_LEN]}
+    x_BHTD = torch.randn(1, 1, LONG, 8, generator=torch.Generator().manual_seed(0))
+    whole = encoding.table(torch.arange(TRAIN_LEN, dtype=torch.float64), encoding.spectrum())
+    layer, last = plans[LONG].layers[0], LONG - 1
+    *_, far = layer.bands
+    q_BHTD, k_BHTD = layer.turned(far, x_BHTD, x_BHTD)
+    for key in range(int(far.last_T[last]) + 1):
+        place = float(far.k_pos_T[key])
+        one = x_BHTD[:, :, [last]]
+        logits = []
+        for at in (math.ceil(place), math.floor(place)):
+            turned = encoding.rotate(
+                one, x_BHTD[:, :, [key]], whole[:, [int(far.q_pos_T[last])]], whole[:, [at]]
+            )
+            logits.append(float((turned[0] * turned[1]).sum()))
+        share = math.ceil(place) - place
+        found = float((q_BHTD[0, 0, last] * k_BHTD[0, 0, key]).sum())
+        assert found == pytest.approx((1 - share) * logits[0] + share * logits[1], abs=1e-5)
+
+
+def test_gali_needs_a_position_for_far_keys():
+    with pytest.raises(ConfigError, match=f"window={TRAIN_LEN} leaves no position below"):
+        distances(Gali(TRAIN_LEN), LONG)
 
 
 def test_string_moves_far_keys_nearer_and_counts_each_once():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ COORDINATES: dict[str, Callable[[int, int], tuple[Tensor, Tensor, Tensor]]] = {}
 FREQUENCIES: dict[str, Callable[[list[float], float, int, int, int], list[float]]] = {}
 # extension -> (length, train_len) -> factor on the logits
 TEMPERATURE: dict[str, Callable[[int, int], float]] = {}
+# extensions whose scores at fractional distances lie on the line between those at whole ones
+INTERPOLATED: set[str] = set()
 # encoding -> Case -> weights [H, L, L]
 ENCODINGS: dict[str, Callable[[Case], Tensor]] = {}
 # scale -> (index distance [L, L]) -> factor and addend of the content score
@@ -55,6 +57,7 @@ class Case:
     sink_H: Tensor | None = None
     # Weights of rows of scores [H, L, L or, with a sink, L + 1]; None: softmax.
     row_weights: Callable[[Tensor], Tensor] | None = None
+    raw: bool = False  # scores in place of weights, hidden ones very low
 
     @property
     def distance(self) -> Tensor:
@@ -94,6 +97,8 @@ class Case:
         return scores * multiply + add
 
     def softmax(self, scores: Tensor) -> Tensor:
+        if self.raw:
+            return torch.where(self.visible, scores, -1e9)
         scores = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64))
         if self.row_weights is not None:
             if self.sink_H is not None:
@@ -162,7 +167,13 @@ def attention(
         sink_H,
         row_weights,
     )
-    return ENCODINGS[encoding](case) @ v_HTD
+    if extension not in INTERPOLATED:
+        return ENCODINGS[encoding](case) @ v_HTD
+    shorter, longer = (
+        ENCODINGS[encoding](replace(case, q_pos=distance, k_pos=torch.zeros_like(k_pos), raw=True))
+        for distance in (case.distance.floor(), case.distance.ceil())
+    )
+    return case.softmax(shorter - (shorter - longer) * (case.distance % 1)) @ v_HTD
 
 
 @functools.cache

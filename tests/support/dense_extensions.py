@@ -4,7 +4,16 @@ import math
 
 import numpy as np
 import torch
-from dense import COORDINATES, FREQUENCIES, SCALES, TEMPERATURE, by_distance, factor, grid
+from dense import (
+    COORDINATES,
+    FREQUENCIES,
+    INTERPOLATED,
+    SCALES,
+    TEMPERATURE,
+    by_distance,
+    factor,
+    grid,
+)
 from torch import Tensor
 
 Pairs = tuple[Tensor, Tensor, Tensor]
@@ -147,6 +156,29 @@ def string(d: Tensor, length: int, train_len: int) -> Tensor:
     return torch.where(d < shift, d, d - shift + w)
 
 
+def gali_ids(end: int, w: int, train_len: int) -> list[float]:
+    """Positions of `end` keys by the paper's algorithm 2: groups are added to the front until all
+    keys have one.
+    """
+    group, front, i = math.ceil((end - w) / (train_len - w)), [], 0
+    while train_len - i + len(front) < end:
+        front += [i + n / group for n in range(group)]
+        i += 1
+    back = list(range(i, train_len))
+    return front[: end - len(back)] + back
+
+
+def gali(length: int, train_len: int) -> Pairs:
+    """Chunk by chunk: the distance is the query's position, rounded up, minus the key's."""
+    i, j = grid(length)
+    distance, w, chunk = i - j, train_len // 8, train_len // 2
+    for begin in range(train_len, length, chunk):
+        ids = torch.tensor(gali_ids(begin + chunk, w, train_len), dtype=torch.float64)[:length]
+        queries = slice(begin, begin + chunk)
+        distance[queries, : len(ids)] = ids[queries, None].ceil() - ids
+    return distance, torch.zeros_like(distance), j <= i
+
+
 def streaming(length: int, train_len: int) -> Pairs:
     """A rolling cache, token by token: positions are places in it."""
     place_q, place_k = torch.zeros(length, length).double(), torch.zeros(length, length).double()
@@ -206,11 +238,13 @@ COORDINATES |= {
     "self_extend": by_distance(self_extend),
     "dca": by_distance(dca),
     "string": by_distance(string),
+    "gali": gali,
     "streaming": streaming,
     "lm_infinite": lm_infinite,
     "random_keys": random_keys,
     "compose": by_distance(dca),
 }
+INTERPOLATED |= {"gali"}
 TEMPERATURE |= {
     "yarn": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
     "yarn_radix": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import dense_extensions  # noqa: F401 (fills the tables)
 import pytest
 import torch
-from dense import FREQUENCIES, SCALES, TEMPERATURE, coordinates
+from dense import FREQUENCIES, INTERPOLATED, SCALES, TEMPERATURE, coordinates
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
@@ -162,10 +162,15 @@ class Dense:
                 base = (theta[0] / theta[1]) ** len(theta)
                 theta = change(theta, base, turned, length, TRAIN_LEN)
             pairs = a[:, :, None] * b[:, None].conj()
-            angle = (q_pos - k_pos)[..., None] * torch.tensor(theta, dtype=torch.float64)
-            rotated = (pairs * torch.polar(torch.ones_like(angle), angle)).real.sum(
-                -1
-            ) * self.family.amplitude**2
+            distance = q_pos - k_pos
+            rotated = _turned_products(pairs, distance, theta)
+            if extension in INTERPOLATED:
+                shorter, longer = (
+                    _turned_products(pairs, whole, theta)
+                    for whole in (distance.floor(), distance.ceil())
+                )
+                rotated = shorter + (longer - shorter) * (distance % 1)
+            rotated = rotated * self.family.amplitude**2
             scores = scores - torch.einsum("hid,hjd->hij", q[:, :, part], k[:, :, part]) + rotated
         scores = scores * (width**-0.5 if scaling is None else scaling)
         if scale in SCALES:
@@ -181,6 +186,11 @@ class Dense:
             )
         weights = scores.softmax(dim=-1)[..., :length]
         return (weights @ v).transpose(0, 1)[None].to(value.dtype).contiguous(), None
+
+
+def _turned_products(pairs: Tensor, distance: Tensor, theta: list[float]) -> Tensor:
+    angle = distance[..., None] * torch.tensor(theta, dtype=torch.float64)
+    return (pairs * torch.polar(torch.ones_like(angle), angle)).real.sum(-1)
 
 
 def _complex(x: Tensor, neighbours: bool) -> Tensor:

@@ -14,7 +14,7 @@ from posbench.extensions.none import NoExtension
 from posbench.model.kernels.folding import damp
 from posbench.position.geometry import Bias, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
-from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan, band_table
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
@@ -156,9 +156,12 @@ def content_score(
         q, k = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K]
         k_pos_K = band.k_pos_T[keys_K[seen_K]]
         q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
-        q_table = encoding.table(q_pos_K, view.after)
-        if q_table is not None and len(k_pos_K):
-            q, k = encoding.rotate(q, k, q_table, encoding.table(k_pos_K, view.after))
+        if encoding.table(q_pos_K, view.after) is not None and len(k_pos_K):
+            q_table, k_table = (
+                band_table(encoding, view.after, pos_K, band.band.interpolated)
+                for pos_K in (q_pos_K, k_pos_K)
+            )
+            q, k = encoding.rotate(q, k, q_table, k_table)
         q_scale_K = view.after.scale(q_pos_K) if view.after is not None else None
         if q_scale_K is not None:
             q, k = q * q_scale_K[:, None], k * view.after.scale(k_pos_K)[:, None]

@@ -1,0 +1,90 @@
+"""GALI: keys far away share the trained positions, and logits between positions are interpolated.
+
+A query beyond training belongs to a chunk that ends at token e. Its e keys lie at positions below
+train_len: in the far part g keys to a position, key j at j / g; the last ones at j - (e -
+train_len), as in training. g = ceil((e - w) / (train_len - w)) is the smallest that leaves the last
+w keys so, and the far part is as short as fits (n = ceil((e - train_len) / (g - 1)) positions). So
+each query uses all trained distances (greedy). The logit at a distance r = ceil(m) - n of no whole
+number lies on the line between those at floor(r) and ceil(r). Li et al. 2025, arXiv 2502.02659,
+equations 2 and 3, algorithms 2 and 3 (adlnlp/Gali). Up to train_len tokens nothing changes.
+
+Rotations are linear in cos and sin, so the line between two logits is that between two rotations of
+the key. Queries of equal g share a band, whatever their chunks. Defaults: w = train_len / 8, chunks
+of train_len / 2; the authors try w = 128 to 1024 and chunks of 1000 to 3000 for 2048 to 8192.
+Deviations: no Gaussian noise of deviation r / train_len is added to interpolated logits, so that a
+loss depends on no draw; a last chunk counts as a whole one, and decoding goes on in chunks, so that
+a longer text leaves the beginning as it is (the authors cut the last chunk, and decode as chunk=1
+does)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.interfaces import AS_ROPE, Extension
+
+
+class _Layout(NamedTuple):
+    """Of the queries at some indices: `group` keys to a position before key `border`, and later
+    keys `shift` tokens nearer to the start than they stand.
+    """
+
+    group_T: Tensor
+    border_T: Tensor
+    shift_T: Tensor
+
+
+class Gali(Extension):
+    """A near band, and a far one for each number of keys to a position. Raises ConfigError for a
+    window that leaves no trained position to share.
+    """
+
+    needs = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM
+    tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
+
+    def __init__(self, window: Tokens | None = None, chunk: Tokens | None = None):
+        self.window = window  # None: by the training length
+        self.chunk = chunk  # None: by the training length
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        train_len = span.train_len
+        w = self.window or max(1, train_len // 8)
+        chunk = self.chunk or max(1, train_len // 2)
+        if w >= train_len:
+            raise ConfigError(
+                f"extension.window={w} leaves no position below train_len={train_len} for far keys:"
+                f" choose a window below {train_len}."
+            )
+
+        def layout(index_T: Tensor) -> _Layout:
+            beyond_T = (index_T - train_len + 1).clamp(min=0)
+            shift_T = chunk * _ceil_div(beyond_T, chunk)  # tokens beyond training at a chunk's end
+            group_T = _ceil_div(shift_T + train_len - w, train_len - w)
+            positions_T = _ceil_div(shift_T, (group_T - 1).clamp(min=1))  # of the far part
+            return _Layout(group_T, shift_T + positions_T, shift_T)
+
+        def far(group: int) -> Band:
+            def last(index_T: Tensor) -> Tensor:
+                query = layout(index_T)
+                return torch.where(query.group_T == group, query.border_T - 1, -1)
+
+            def q(pos_T: Tensor) -> Tensor:
+                query = layout(pos_T)
+                near_T = torch.where(query.group_T == group, pos_T - query.shift_T, 0.0)
+                return torch.where(pos_T < query.border_T, k(pos_T), near_T)
+
+            def k(pos_T: Tensor) -> Tensor:
+                return (pos_T / group).clamp(max=train_len - 1)
+
+            return Band(last=last, q=q, k=k, interpolated=True)
+
+        near = Band(first=lambda index_T: layout(index_T).border_T)
+        beyond_T = torch.arange(train_len, max(train_len, span.length))
+        groups = layout(beyond_T).group_T.unique()
+        return near, *(far(group) for group in groups.tolist())
+
+
+def _ceil_div(number_T: Tensor, divisor: Tensor | int) -> Tensor:
+    return -torch.div(-number_T, divisor, rounding_mode="floor")
