@@ -77,11 +77,14 @@ def run_with_hydra(command: Command) -> None:
 
 
 def _run(command: Command) -> int | None:
+    """Do what sys.argv asks of a command: print what Hydra answers, or compose jobs and execute it.
+    Returns the exit code.
+    """
     flags = _flags_first(command)
     _adapt_hydra()
     if flags.config_dir:
         _import_from(flags.config_dir)
-    if any(getattr(flags, name) for name in ANSWERED):
+    if any(getattr(flags, name) for name in ANSWERED):  # --help and the like, which Hydra answers
         # makes Hydra raise its errors instead of printing many lines
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)
@@ -114,9 +117,10 @@ def _import_from(config_dir: str) -> None:
 
 
 def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
+    """Jobs of the words in `flags`: one, or with -m one for each combination of their values."""
     sweep = flags.multirun
     words = flags.overrides
-    # this composition has none of the values that a sweep takes
+    # This composition, of what all jobs share, has none of the values that a sweep takes.
     later = of_swept(words) if sweep else []
     first = [word for word in words if word not in later]
     mode = RunMode.MULTIRUN if sweep else RunMode.RUN
@@ -145,6 +149,7 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
 
 
 def _execute(command: Command, composed: Composed) -> int | None:
+    """Check the jobs and call the command with all cells of their grids. Returns the exit code."""
     for job in composed.jobs:
         check_words(job.values, job.words)
     names = [job.values.get("name") for job in composed.jobs]

@@ -27,6 +27,7 @@ def check_trained(cells: list[dict], words: list[str], experiment: dict) -> None
     Keys are set by the words typed or by the experiment. A training length beside a checkpoint
     becomes a list of one, so that it counts also where it equals the default. A directory whose
     configuration cannot be read is skipped here: the command reports it when it needs it."""
+    # GROUP@KEY=NAME puts a yaml at a key.
     typed_keys = {word.partition("=")[0].lstrip("+~").rpartition("@")[2] for word in words}
     blocks = [experiment.get("base") or {}, *experiment.get("grid", [])]
     keys = typed_keys | {str(key) for block in blocks for key in block}
@@ -45,6 +46,7 @@ def check_trained(cells: list[dict], words: list[str], experiment: dict) -> None
 
 
 def _check_run(cfg: dict, keys: set[str]) -> None:
+    """Raise ConfigError for a key that differs from the training in run=DIR."""
     try:
         trained = _training_settings(Run(cfg["run"]).read_config())
         requested = _training_settings(cfg)
@@ -53,7 +55,8 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
     differing = [
         key
         for key in sorted(keys)
-        if key.split(".")[0] in TRAINING and _compared(trained, key) != _compared(requested, key)
+        if key.split(".")[0] in TRAINING
+        and _shared_value(trained, key) != _shared_value(requested, key)
     ]
     if differing:
         raise ConfigError(
@@ -64,6 +67,7 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
 
 
 def _check_engine(cfg: dict, keys: set[str], typed_keys: set[str]) -> None:
+    """Raise ConfigError for a key that an engine cannot follow, such as a number format."""
     engine = f"model={method_name(cfg['model']['engine'])}"
     _check_untrained(cfg, keys, engine, ("train",))
     dtype = cfg["evaluate"].get("dtype")
@@ -75,11 +79,13 @@ def _check_engine(cfg: dict, keys: set[str], typed_keys: set[str]) -> None:
 
 
 def _check_checkpoint(cfg: dict, keys: set[str]) -> None:
+    """Raise ConfigError for a key that would change the model, its training or its tokenizer."""
     from posbench.pretrained.checkpoint import find_checkpoint
 
     checkpoint = f"model.path={printable(str(cfg['model']['path']))}"
     _check_untrained(cfg, keys, checkpoint, ("model", "train"))
     tokenizer = cfg["data"]["tokenizer"]
+    # A tokenizer that is a file may be the checkpoint's own; bytes, char and bpe are none.
     if "data.tokenizer" not in keys or tokenizer not in WITHOUT_FILE:
         return
     if find_checkpoint(cfg["model"]["path"]).tokenizer():
@@ -99,7 +105,7 @@ def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str,
         # another block of an experiment's grid may choose a model with other keys
         if key.split(".")[0] in groups and _value(cfg, key) != ABSENT
     ]
-    if cfg["seed"] and "seed" in keys:
+    if cfg["seed"] and "seed" in keys:  # 0, the default, changes nothing
         idle.append("seed")
     if idle:
         raise ConfigError(
@@ -117,7 +123,7 @@ def _training_settings(cfg: dict) -> dict:
     return canonical(parts)
 
 
-def _compared(settings: dict, key: str) -> object:
+def _shared_value(settings: dict, key: str) -> object:
     """Value of a dotted key that two trainings share; of a text all but its name, which changes
     nothing."""
     value = _value(settings, key)

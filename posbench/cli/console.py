@@ -25,6 +25,7 @@ def main() -> None:
 
 
 def _run(name: str, words: list[str]) -> None:
+    """Run a command by its name, or print the help, the version or what a shell completes (-sc)."""
     names = [command.name for command in COMMANDS]
     if name == "help" and words:
         keys, folders = own_folders(words)
@@ -45,6 +46,7 @@ def _run(name: str, words: list[str]) -> None:
 
 def _complete(names: list[str]) -> None:
     """Answer a shell: its function with -sc install=bash, names, or the words behind a name."""
+    # A shell sets COMP_LINE to what is typed so far, but not for -sc install=bash.
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*names)
@@ -71,6 +73,6 @@ def _group_help(group: str) -> str:
     for command in COMMANDS:
         if command.group == group:
             summary = docstring_line(SCRIPTS / f"{command.name}.py")
-            summary = summary.partition(": python scripts/")[0].rstrip(".")
+            summary = summary.partition(": python scripts/")[0].rstrip(".")  # without its call
             lines.append(f"  {command.name:{width}}  {summary}\n")
     return "".join(lines)

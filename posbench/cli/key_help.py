@@ -57,7 +57,7 @@ def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
             keys.append(word)
             continue
         folder = Path(place if equals else next(remaining, ""))
-        if not folder.is_dir() or folder == Path():
+        if not folder.is_dir() or folder == Path():  # Path() is the current folder: none was typed
             raise ConfigError(
                 f"--config-dir {folder} is not a folder: name the one that holds your yamls."
             )
@@ -66,6 +66,10 @@ def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
 
 
 def _explain(word: str, folders: Sequence[Path]) -> str:
+    """Text on a group, a choice (encoding=rope), a key, a yaml of configs/ or a command.
+
+    Raises ConfigError for a word that is none of them.
+    """
     groups = _groups(folders)
     group, equals, name = word.partition("=")
     described = list(_described_keys(groups))
@@ -127,8 +131,9 @@ def _is_default(entry: Described, entries: list[Described]) -> bool:
     """True if a command that chooses nothing has this default."""
     group = entry.key.partition(".")[0]
     run_yaml = (CONFIGS / "run.yaml").read_text(encoding="utf-8")
-    chosen = {group: f"{group}={choice}" for group, choice in CHOSEN.findall(run_yaml)}.get(group)
-    if entry.choice is None:
+    choices = dict(CHOSEN.findall(run_yaml))  # {group: its choice}
+    chosen = f"{group}={choices[group]}" if group in choices else None
+    if entry.choice is None:  # of all choices, unless the chosen one has another default
         return not any(other.key == entry.key and other.choice == chosen for other in entries)
     return entry.choice == chosen
 
@@ -172,6 +177,7 @@ def _listed(files: dict[str, Path]) -> list[str]:
 
 
 def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[Described]:
+    """Keys of run.yaml and of all groups' yamls; those of default and _NAME have no choice."""
     yield from _read_yaml(CONFIGS / "run.yaml", "", None)
     for group, files in groups.items():
         if group == "experiment":  # whose keys are those of the other groups
@@ -189,11 +195,11 @@ def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Describe
         if line.lstrip().startswith("#"):
             above.append(line.strip().lstrip("# "))
             continue
-        # the first lines of a file are about all of it
-        comments = above if number > len(above) else []
+        begins_file = number == len(above)  # comments that are about all of the file
+        comments = [] if begins_file else above
         above = []
         match = LINE.fullmatch(line)
-        if not match or "- " in line.partition(":")[0]:
+        if not match or "- " in line.partition(":")[0]:  # an entry of a list has no key of its own
             continue
         indent = len(match["indent"])
         key = match["key"]

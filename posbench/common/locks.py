@@ -43,7 +43,7 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
                     f"Another process{who} is {doing}: wait for it, or leave this run out{advice}."
                 ) from None
             print(f"another process{who} is {doing}; waiting{advice}", file=sys.stderr, flush=True)
-            lock.acquire(timeout=-1)
+            lock.acquire(timeout=-1)  # without an end
     if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
         _write_holder(path)
     try:

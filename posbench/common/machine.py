@@ -95,6 +95,7 @@ def check_processes(processes: int, device: str) -> None:
             f"device={device} is a single device, but processes={processes} need one each: give"
             " device=cuda, or device=cpu."
         )
+    # Of GPUs, unless the device is a CPU or there is no GPU to choose.
     available = 0 if device == "cpu" else gpus()
     kind = "GPUs"
     advice = "choose fewer processes, or device=cpu"

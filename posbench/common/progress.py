@@ -47,6 +47,7 @@ class Progress(AbstractContextManager):
         self.last = self.began  # time of the end of the last piece
         self.piece = 0.0  # work of the current piece
         self.pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds per work, and work
+        # Time of the last line; a terminal shows the first one at once.
         self.shown_at = 0.0 if self.terminal else self.began
         self.shown_done = 0
         self.figures: dict[str, object] = {}

@@ -78,6 +78,7 @@ def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
             last = first + size - 1
             if letters[first : last + 1] not in pieces:
                 continue
+            # A key that is shorter than PIECE is hidden as a word of its own alone.
             if size == PIECE or _is_word(letters, first, last):
                 spans.append((first, last))
     merged: list[tuple[int, int]] = []

@@ -104,7 +104,7 @@ def end_at_second() -> None:
     signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
 
     def watch() -> None:
-        stops = Signals(())
+        stops = Signals(())  # handles none, but counts what is noted here
         while numbers := receiver.recv(64):  # a byte for each signal
             for number in numbers:
                 if number not in (signal.SIGINT, signal.SIGTERM):

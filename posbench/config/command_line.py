@@ -51,6 +51,7 @@ def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_value(key: str, text: str, kind: type) -> Any:
+    """Value of the type `kind`, which is that of an option's default."""
     if kind is timedelta:
         return _read_duration(key, text)
     if kind is bool:

@@ -126,7 +126,7 @@ def swept(words: list[str]) -> list[list[str]]:
     overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
     counts = {override.input_line: _count(override) for override in overrides}
     check_number(math.prod(counts.values()), max(counts, key=counts.get, default=""))
-    (jobs,) = BasicSweeper.split_arguments(overrides, None)
+    (jobs,) = BasicSweeper.split_arguments(overrides, None)  # None: all in one batch
     return jobs
 
 
@@ -235,9 +235,11 @@ class Composer:
 
         Parts that one choice each changes are put side by side; Hydra merges all others."""
         parts = [self._part(word) for word in words]
-        if None in parts or len(dict(parts)) < len(parts):
-            return self._load(*words)[0]
-        return {**self._load()[0], **dict(parts)}
+        if None in parts or len(dict(parts)) < len(parts):  # two choices change one part
+            values, _ = self._load(*words)
+            return values
+        defaults, _ = self._load()
+        return {**defaults, **dict(parts)}
 
     def _part(self, word: str) -> tuple[str, object] | None:
         """(key, value) of the only part that a choice changes.
@@ -254,6 +256,7 @@ class Composer:
         # once for a word, not for each cell that has it: 2 s of tasks
         with contextlib.suppress(HydraException, OmegaConfBaseException):
             values, _ = self._load(word)
+            # Compared as text, in which 1, 1.0 and True differ.
             if key in values and repr(values) == repr({**defaults, key: values[key]}):
                 return key, values[key]
         return None
@@ -424,6 +427,7 @@ def check_words(values: dict, words: list[str]) -> None:
             raise ConfigError(
                 f"{word} removes a key that posbench needs: give it another value instead."
             )
+        # A key that posbench fills in, or one below it.
         filled_in = next((name for name in FILLED_IN if f"{key}.".startswith(f"{name}.")), None)
         if filled_in:
             raise ConfigError(

@@ -28,7 +28,10 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     long = train_len > LONG
     multiples = (1, 2, 4) if long else (1, 2, 4, 8, 16)
     usual = [n * train_len for n in multiples]
-    largest = evaluate.max_length or max((long and evaluate.lengths) or usual)
+    largest = evaluate.max_length
+    if not largest:
+        # Lengths that are left out do not move the windows, unless the usual ones cost too much.
+        largest = max(evaluate.lengths if long and evaluate.lengths else usual)
     lengths = evaluate.lengths or [length for length in usual if length <= largest]
     lengths = sorted(set(lengths))
     reads_training = not (config.model.path or config.model.engine or evaluate.text)

@@ -453,7 +453,7 @@ def check_config(cfg: dict) -> dict:
     wrong type, an unknown key, an illegal word, or a number out of range.
     """
     values = {key: convert(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
-    if "_target_" in (values.get("model") or {}):
+    if "_target_" in (values.get("model") or {}):  # a yaml of model= that is an engine
         values["model"] = {"engine": values["model"]}
     if "data" in values:
         values["data"] = {

@@ -199,6 +199,7 @@ def _advice(name: str, value: object, hint: Any) -> str:
         if typing.get_origin(kind) is Literal:
             choices.extend(typing.get_args(kind))
     if choices:
+        # off, no and the like mean disabled; yaml reads some of them as False.
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
     if isinstance(value, list) and value and not takes(hint, list, dict):
         words = ",".join(map(shown, value))
@@ -267,7 +268,7 @@ def _signature(class_: type) -> _Signature:
         kind = type(parameter.default)
         if parameter.annotation is parameter.empty and kind in (bool, int, float, str):
             hints[key] = float if kind is int else kind  # a default of 4 does not forbid 4.5
-        if parameter.default is None and key in hints:
+        if parameter.default is None and key in hints:  # `size: int = None` takes None
             hints[key] = hints[key] | None
     kinds = {key: parameter.kind for key, parameter in parameters.items()}
     collected = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

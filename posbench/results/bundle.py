@@ -79,7 +79,7 @@ def unpacked(path: Path) -> Path:
         packed = read_bytes(path)
         key = path.resolve(), hashlib.sha256(packed).hexdigest()
         if key not in _unpacked:
-            # Pages name a folder by the last two parts of its path.
+            # Pages name a folder by the last two parts of its path; the first part is the root.
             name = Path(*path.resolve().parts[1:][-2:])
             _unpacked[key] = _write_temporary(_read(packed), name)
         return _unpacked[key]
@@ -149,6 +149,7 @@ def _read(packed: bytes) -> dict[str, bytes]:
         )
     hashes = sha256_each(contents)
     if hashes != about["files"]:
+        # The first name whose hash differs, or that one of the two lacks.
         name, _ = min({*hashes.items()} ^ {*about["files"].items()})
         raise ValueError(f"{name[:80]} is not the file that {LISTED} lists")
     return contents

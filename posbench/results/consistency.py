@@ -110,6 +110,7 @@ def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[s
 
 
 def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
+    """A fault of a row in another number format than its setting has."""
     if evaluation.setting is None or row["dtype"] is None:
         return
     dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none
@@ -197,6 +198,7 @@ def _row_document_faults(row: dict, sums: Sums, documents: Mapping[int, Document
         return
     n_targets = sum(document.n_targets for document in documents.values())
     for number, document in documents.items():
+        # A document's share of the targets is the same in the sums, compared in whole numbers.
         if counts.get(number, 0) * n_targets != row["n_targets"] * document.n_targets:
             yield f"{row_name(row)} has other numbers of targets in its documents than they state"
             return

@@ -190,6 +190,7 @@ def _use_sweep_names(
 
 
 def _group_of(evaluation: "Evaluation") -> Group:
+    """Group of an evaluation's training, among trainings that columns of rows do not tell apart."""
     row = evaluation.first
     way = Way(
         evaluation.source,
@@ -223,7 +224,9 @@ def _short_run_ids(run_ids: Sequence[str]) -> dict[str, str]:
 
 def inventory_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
     """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside.
-    Long ones omit common values.
+
+    A key has no word in a run that lacks it, if others have it. Where more than two keys differ,
+    their commonest values have no words either.
     """
     groups: dict[str, list[RunMetadata]] = defaultdict(list)
     for metadata in runs:
@@ -231,20 +234,23 @@ def inventory_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
     words: dict[Path, str] = {}
     for group in groups.values():
         configs = [_encoding_settings(run.config) | run.training for run in group]
-        values_of_keys = distinguishing_keys(configs)
+        values_of_keys = distinguishing_keys(configs)  # {key: its value in each run}
         omit_common = len(values_of_keys) > 2
         for i, (metadata, config) in enumerate(zip(group, configs, strict=True)):
             key_words = setting_words(config, list(values_of_keys))
             words[metadata.path] = "".join(
                 key_words[key]
                 for key, values in values_of_keys.items()
-                if values[i] != _usual(values, omit_common)
+                if values[i] != _without_word(values, omit_common)
             )
     return words
 
 
-def _usual(values: Sequence[str], omit_common: bool) -> str | None:
-    """Value of a key that is not worth a word: (absent), or with `omit_common` the commonest."""
+def _without_word(values: Sequence[str], omit_common: bool) -> str | None:
+    """The one of a key's values that is not worth a word; None where all are.
+
+    It is (absent) if a run lacks the key, else with `omit_common` the commonest.
+    """
     if ABSENT in values:
         return ABSENT
     return statistics.mode(values) if omit_common else None

@@ -107,7 +107,8 @@ class Evaluation:
     def sums(self, row: dict, name: str = "nll") -> Sums | None:
         """Sums by document of a row's nll or correct; None if their losses are not known.
 
-        A row by position is of the bin that ends there, or of all positions beyond its `start`.
+        A row by position is of the bin of positions that ends there (it begins behind the end of
+        the bin before it), or of all positions beyond its `start`.
         """
         if self.stored is None or self.further(row):
             return None

@@ -104,6 +104,7 @@ def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
             entries["nll"].append(nll.totals[0])
             entries["correct"].append(correct.totals[0])
     return {
+        # concatenate refuses an empty list
         name: np.concatenate(parts or [np.zeros(0)]).astype(DTYPES[name])
         for name, parts in entries.items()
     }
@@ -279,6 +280,7 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
 
 
 def _read_trainings(folder: Path) -> _Trainings:
+    """Trainings of configs.jsonl; a further line of one run has its number in its path."""
     trainings = _Trainings()
     for number, text in enumerate(read_bytes(folder / CONFIGS).decode().splitlines()):
         line = printable(json.loads(text))

@@ -57,6 +57,7 @@ def altered_files(folder: Path) -> dict[str, str]:
 
 
 def _listed(path: Path) -> dict[str, str]:
+    """{file name: SHA-256} of a list of hashes. Raises RunError for a damaged or newer one."""
     content = read_json(path)
     try:
         if content["format"] != FORMAT:

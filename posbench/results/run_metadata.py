@@ -255,6 +255,7 @@ def trainings(
 
 
 def _training(metadata: RunMetadata, encoding: str | None) -> Training:
+    """Training of a run; the metadata may note a column under another name (NOTED_AS)."""
     facts = {**metadata.provenance, **metadata.versions, **metadata.summary}
     values = {
         column.name: facts.get(NOTED_AS.get(column.name, column.name))

@@ -53,6 +53,7 @@ def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
 
 
 def _unpacked(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
+    """{name: array} of an npz, of `names` or of all. Raises DamagedArrays for one too large."""
     arrays = {}
     with opened(path) as file, zipfile.ZipFile(file) as packed:
         entries = packed.infolist()

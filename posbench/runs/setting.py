@@ -49,7 +49,7 @@ class Setting:
         if isinstance(values.get("settings"), dict):
             values["settings"] = json.dumps(values["settings"], sort_keys=True)
         setting = cls(**values)
-        hash(setting)
+        hash(setting)  # raises TypeError for a list
         return setting
 
     def as_dict(self) -> dict:
@@ -74,12 +74,14 @@ class Setting:
         return self._parts_of_text()
 
     def _parts_of_questions(self) -> list[str]:
+        """Parts in words where a task's questions are answered, which have no window."""
         parts = [f"{self.windows} examples asked for"]
         if self.rivals:
             parts.append(f"{self.rivals} rivals of each answer")
         return [*parts, *self._last_parts(), f"seed {self.seed} of the examples"]
 
     def _parts_of_text(self) -> list[str]:
+        """Parts in words where windows of a text are scored."""
         parts = [
             f"{self.windows} windows asked for",
             f"{self.targets} targets each",

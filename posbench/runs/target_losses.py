@@ -260,9 +260,9 @@ class PooledLosses:
         self, name: str, length: int, columns: slice = slice(None), part: int | None = None
     ) -> Sums | None:
         """Sums by document of nll or correct at one length, of the bins of positions within
-        `columns`, or of a part.
+        `columns`, or of a part. A bin's `place.position` is its last position.
         """
-        if columns.stop is None:
+        if columns.stop is None:  # all positions
             return self.sums_by_place.get(Place(name, length, None, part))
         bins = [
             bin_sums

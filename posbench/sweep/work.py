@@ -25,11 +25,13 @@ class Work(NamedTuple):
         >>> str(Work(trainings=2, evaluations=1))
         '2 trainings and 1 evaluation'
         """
-        *first, last = [plural(n, noun) for n, noun in zip(self, NOUNS, strict=True) if n] or [""]
-        return f"{', '.join(first)} and {last}" if first else last
+        counts = [plural(n, noun) for n, noun in zip(self, NOUNS_OF_FIELDS, strict=True) if n]
+        if len(counts) < 2:
+            return "".join(counts)
+        return f"{', '.join(counts[:-1])} and {counts[-1]}"
 
 
-NOUNS = ("training", "checkpoint", "evaluation", "floor window")  # of the fields of Work
+NOUNS_OF_FIELDS = ("training", "checkpoint", "evaluation", "floor window")
 
 
 def is_floor_window(cell: EvaluationCell) -> bool:
@@ -73,7 +75,7 @@ def count_work(jobs: Iterable[Job], paths: Collection[Path]) -> Work:
         if job.run.path in paths:
             unit = "trainings" if job.config.trains else "checkpoints"
             counted = counted._replace(**{unit: 1})
-        total = Work(*map(sum, zip(total, counted, strict=True)))
+        total = Work(*map(sum, zip(total, counted, strict=True)))  # field by field
     return total
 
 

@@ -128,6 +128,7 @@ def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     seen_T = _padded(distance(view, last, keys_K), length)
     before, after = view.turning or (None, None)  # None where nothing turns
     decay_D = encoding.decay()
+    any_q = torch.empty(1, encoding.shape.n_head)  # a sink depends on the number of heads alone
     return {
         "numbers": view.numbers,
         "name": name_of(encoding),
@@ -143,7 +144,7 @@ def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
         "even_weights": as_lists(_padded(even_weights(view), length)),
         "logit_scale": as_lists(_logit_factors(view, length)),
         "distance_rule": _distance_rules(view, length),
-        "sink": as_lists(plan.sink(torch.empty(1, encoding.shape.n_head))),
+        "sink": as_lists(plan.sink(any_q)),
         "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
         "decay_bound": _decay_bounds(view, seen_T),
         "properties": table,

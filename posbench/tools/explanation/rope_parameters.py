@@ -91,7 +91,7 @@ def _ratio(setting: Setting) -> dict:
         or rope.share != of_family(setting.family, "share")
     ):
         raise Cannot(f"{setting.family} reads rope_ratio alone")
-    return {"rope_ratio": short_number(_tidy(rope.base / 1e4))}
+    return {"rope_ratio": short_number(_tidy(rope.base / 1e4))}  # the base is 10000 times it
 
 
 def _merges(config: dict, tool: str) -> bool:
@@ -244,7 +244,7 @@ def _mscales(rope: Rope, tool: str) -> dict:
     """mscale and mscale_all_dim of YaRN in latent attention, from the two factors that they
     give.
     """
-    slope = 0.1 * math.log(rope.factor)
+    slope = 0.1 * math.log(rope.factor)  # an mscale gives the factor 1 + slope * mscale
     root = math.sqrt(rope.sharper)
     if slope <= 0:
         if rope.amplitude == rope.sharper == 1:

@@ -133,6 +133,7 @@ def _layer_types(config: dict, family: str) -> list[str]:
     with_rope = _layers_with_rope(config, family, count)
     kinds = _attention_types(config, family, with_rope)
     if of_family(family, "full_unturned") and SLIDING in kinds:
+        # Full layers have no RoPE beside sliding ones.
         with_rope = [kind != FULL for kind in kinds]
     for layer, turns in enumerate(with_rope[: len(kinds)]):
         if not turns:

@@ -242,7 +242,7 @@ def _candidates(
     base = config.encoding.get("base") or USUAL_BASE
     candidates = setting_candidates(config.train.train_len, factor, raw["fed"], base)
     if method_name(config.encoding) == "as_trained":
-        # Turns as transformers builds it, with a scaling that config.json may have.
+        # The first one, without a scaling, turns as transformers builds it, which may have one.
         words = "the checkpoint as transformers builds it"
         candidates[0] = replace(candidates[0], words=words)
     if scaled_encoding:
