@@ -399,6 +399,31 @@ def test_a_scale_is_trained_in_and_stays(cli):
     cli("train.scale_attention=log_n", "train.scale_attention.clamp=false")
 
 
+def test_powers_of_log_n_are_evaluated_on_one_training_and_told_apart(cli):
+    powers = ("-m", "scale_attention=log_n", "scale_attention.p=0.5,1,2")
+    cli(*powers, "evaluate.lengths=[16,64]")
+    (run,) = cli.runs()
+    files = run.glob("evals/*/none+log_n-*.json")
+    rows = [row for path in files for row in json.loads(path.read_text())["rows"]]
+    far = {row["scale_attention"]: row["nll"] for row in rows if row["length"] == 64}
+    assert set(far) == {"log_n", 'log_n {"p":0.5}', 'log_n {"p":2}'}
+    assert len(set(far.values())) == 3
+    table = cli("runs", script="compare", common=False).stdout
+    assert all(f" rope|none|{name} " in table for name in far)
+
+
+def test_asentmax_is_trained_in_and_read_back(cli):
+    cli("encoding=nape", "train.scale_attention=asentmax", "evaluate.lengths=[16,64]")
+    (run,) = cli.runs()
+    before = cli.rows("none+none-*.json")
+    for path in run.glob("**/none+none-*.json"):
+        path.unlink()
+    cli("encoding=nape", "train.scale_attention=asentmax", "evaluate.lengths=[16,64]")
+    after = cli.rows("none+none-*.json")
+    assert [row["nll"] for row in after] == [row["nll"] for row in before]
+    assert {row["trained_scale"].split()[0] for row in after} == {"asentmax"}
+
+
 def test_the_report_is_made_from_files_alone(cli):
     cli("-m", "extension=none,rerope", "scale_attention=none,log_n", "evaluate.lengths=[16,32,64]")
     grid = ("-m", "extension=none,rerope", "scale_attention=log_n")
