@@ -309,8 +309,8 @@ class ScaledExtension(Extension):
 
 
 class ScaleAttention(nn.Module):
-    """Base class of scales: a factor on the logits of a query that sees n keys, at evaluation or
-    trained in (train.scale_attention).
+    """Base class of scales: a factor on the logits of a query that sees n keys, a sink, or what
+    takes the place of the softmax; at evaluation or trained in (train.scale_attention).
     """
 
     tested_with: ClassVar[Mapping[str, str]] = {}
