@@ -31,7 +31,10 @@ from posbench.scale_attention.off_by_one import OffByOne
 
 LONG = 2 * TRAIN_LEN + 1
 PAIRS = [
-    *(("rope", extension) for extension in ("none", "yarn", "rerope", "streaming", "random_keys")),
+    *(
+        ("rope", extension)
+        for extension in ("none", "yarn", "rerope", "streaming", "random_keys", "gali")
+    ),
     *((encoding, "none") for encoding in ("none", "nape", "xpos", "t5", "fox", "repo", "grape_ap")),
     ("alibi", "window"),
 ]
