@@ -397,6 +397,8 @@ JOB = {
     "exact_first": Annotated[
         list[Count] | None, LISTED, _not_empty("a number of positions, or several, as in [0,4]")
     ],
+    "objective": Literal["nll", "needle"],
+    "pairs": Literal["all", "critical"],
     "tolerance": Weight,
     "engine": str | None,
     "fed": Annotated[int, Check("a whole number of at least 1 token", lambda fed: fed > 0)],

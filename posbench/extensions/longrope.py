@@ -5,6 +5,8 @@ theta'_c = theta_c / nu_c; the first `exact_first` positions keep their trained 
 search on held-out text at the target length (scripts/search_factors.py); `factors: null` takes a
 start of it, YaRN's (see ntk_by_parts, ramp index). As in transformers, `factors` apply beyond
 train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode fixed).
+Mode dynamic with given `factors` is LongRoPE2's mixed context window: the original frequencies for
+texts within train_len. Its training on texts of both kinds is not here.
 Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) /
 ln train_len, s = target_len / train_len; in mode dynamic the same as scale_attention=log_n_global.
 The first `exact_first` positions keep angles and magnitude, so a logit has the factor m^2 = ln(s

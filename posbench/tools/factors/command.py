@@ -1,4 +1,4 @@
-"""Command of scripts/search_factors.py: LongRoPE's factors, searched on validation documents."""
+"""Command of scripts/search_factors.py: LongRoPE's factors, searched on validation text."""
 
 import json
 import shlex
@@ -18,19 +18,19 @@ from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch_one
 from posbench.sweep.work import Work
-from posbench.tools.factors.factor_search import (
-    Sizes,
-    plan_search,
-    search,
-    search_sizes,
-)
+from posbench.tools.factors.evolution import Sizes, search_sizes
+from posbench.tools.factors.factor_search import SearchPlan, plan_search, search
+from posbench.tools.factors.needles import needles_to_read
 from posbench.tools.request import METHODS, single_model_request, windows_to_read
 
 SCRIPT = "scripts/search_factors.py"
 ARGUMENTS = ("mode", "target_len", "factors", "exact_first")
 CHOSEN = (*METHODS, *(f"extension.{key}" for key in ARGUMENTS))
-# keys of evaluate that the search leaves open
-EVALUATE = ("windows", "targets", "documents", "dtype", "seed", "batch_tokens")
+# keys of evaluate that the search leaves open, for each objective
+EVALUATE = {
+    "nll": ("windows", "targets", "documents", "dtype", "seed", "batch_tokens"),
+    "needle": ("windows", "tasks", "dtype", "seed", "batch_tokens"),
+}
 
 
 def search_factors(request: Request) -> None:
@@ -47,22 +47,21 @@ def search_factors(request: Request) -> None:
         f"{SCRIPT} searches for",
         "and fine-tune with the factors that it finds",
         CHOSEN,
-        EVALUATE,
+        EVALUATE[request.cfgs[0]["objective"]],
         why,
     )
-    job, exact = plan_search(config)
+    plan = plan_search(config)
+    job = plan.job
     (cell,) = job.cells
     sizes = search_sizes(config["budget"])
-    text = windows_to_read(job, cell.evaluate)
+    text = needles_to_read(job) if plan.needles else windows_to_read(job, cell.evaluate)
     if config["dry"]:
         check_devices([job], {})  # the sets are measured in this process, whatever the launcher
-        print("\n".join(_dry_lines(job, sizes, text.in_words)))
+        print("\n".join(_dry_lines(plan, sizes, text.in_words)))
         return
     usual_folder = Path(config["results_dir"]).parent / "factors" / job.run.id
     folder = Path(config["out"] or usual_folder)
-    (target,) = cell.evaluate.lengths
-    name = f"longrope_{target}"
-    path = folder / "extension" / f"{name}.yaml"
+    path = folder / "extension" / f"{plan.name}.yaml"
     title = f"LongRoPE's factors for {job.run.id}, searched on {text.in_words}"
     _check_same_search(path, title)
     with disk_errors(folder):
@@ -70,29 +69,32 @@ def search_factors(request: Request) -> None:
     command = shlex.join(sys.orig_argv)
     if not job.run.finished:
         launch_one(job, request.launcher, command)
-    log = folder / f"{name}-{cell.eval_id[:8]}.jsonl"
-    losses, start_losses = search(job, text.corpus, text.n_windows, exact, sizes, log)
+    log = folder / f"{plan.name}-{cell.eval_id[:8]}.jsonl"
+    losses, known_losses = search(plan, text, sizes, log)
     best = min(losses, key=losses.__getitem__)
-    exact_first, *factors = best
+    first, *factors = best
+    exact_first = 0 if plan.critical else first
     node = {**cell.extension, "factors": factors, "exact_first": exact_first}
     comments = f"# {title}: {losses[best]:.4f} nats/token\n# {command}\n"
     dumped = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
     write_atomic(path, comments + dumped)
     print(f"{len(losses):,} sets of factors of {text.in_words}, nats/token:")
-    for label, loss in {**start_losses, "found": losses[best]}.items():
+    found = f"found, pair {first}" if plan.critical else "found"
+    for label, loss in {**known_losses, found: losses[best]}.items():
         print(f"  {label:15} {loss:.4f}")
     print(f"yaml {path}")
-    print("\n".join(_ways_to_use(job, node, folder, name)))
+    print("\n".join(_ways_to_use(job, node, folder, plan.name)))
 
 
-def _dry_lines(job: Job, sizes: Sizes, windows: str) -> list[str]:
+def _dry_lines(plan: SearchPlan, sizes: Sizes, windows: str) -> list[str]:
     """Lines with the number of sets that a search measures, the text that they read, and the time.
 
     Losses of single targets are not kept, so no disk is needed for them.
     """
+    job = plan.job
     (cell,) = job.cells
     fresh = [] if job.run.finished else [job]
-    missing = [(job, cell, cell.evaluate.lengths)] * sizes.total
+    missing = [(job, cell, [plan.target])] * sizes.total
     texts = texts_left(missing[:1]) * sizes.total  # all sets read the same texts
     return [
         f"{job.run.path}: {sizes.total:,} sets of factors of {windows}; budget= multiplies their"
@@ -119,7 +121,8 @@ def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     target = node["target_len"]
     run_word = as_word("run", job.run.path)
     run = as_command(f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {run_word}")
-    lengths = f"[{job.config.train.train_len},{target}]"
+    train_len = job.config.train.train_len
+    lengths = f"[{train_len},{target}]"
     words = ["extension=longrope"]
     for key, value in node.items():
         if key != "_target_" and value is not None:
@@ -134,6 +137,8 @@ def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
         fine_tuning = f"fine-tune:  {run} finetune=longer finetune.length={target} extension={name}"
     return [
         f"evaluate:   {run} extension={name} 'evaluate.lengths={lengths}'",
+        f"the same, and up to {train_len} tokens as trained:  {run} extension={name}"
+        f" extension.mode=dynamic extension.target_len=null 'evaluate.lengths={lengths}'",
         fine_tuning,
         f"in words:   {shlex.join(words)}",
     ]

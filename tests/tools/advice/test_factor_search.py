@@ -10,21 +10,30 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from hf_models import theirs
 from script_calls import call
 from test_advise import checkpoint_and_text
 
 import posbench
-from posbench.tools.factors.factor_search import (
+from posbench.encodings.rope import Rope
+from posbench.position.geometry import Shape, Span, Spectrum
+from posbench.position.instantiate import make
+from posbench.tools.factors import factor_search
+from posbench.tools.factors.critical import critical_space, critical_starts
+from posbench.tools.factors.evolution import (
     FACTOR_STEP,
     HIGHEST,
     MUTATED,
     Sizes,
+    Space,
     crossed,
     evolve,
     rising,
     search_sizes,
 )
+from posbench.tools.factors.needles import needle_loss
 
 PAIRS, FACTOR = 16, 4.0
 BEST = [min(FACTOR, 1 + 3.7 * (pair / (PAIRS - 1)) ** 3) for pair in range(PAIRS)]
@@ -32,6 +41,7 @@ STARTS = [
     (0, *[FACTOR] * PAIRS),
     (0, *(FACTOR ** (pair / (PAIRS - 1)) for pair in range(PAIRS))),
 ]  # PI, and NTK-aware scaling
+ANY = Space([0], math.inf)
 
 
 def far(one) -> float:
@@ -45,7 +55,7 @@ def far(one) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
-    found = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, search_sizes(1), seed)
+    found = evolve(far, STARTS, Space([0, 1, 2, 4, 8], HIGHEST * FACTOR), search_sizes(1), seed)
     best, start = min(found, key=found.get), min(map(far, STARTS))
     assert len(found) == 1344 and all(map(rising, found))
     assert best[0] == 4 and found[best] < start / 20
@@ -57,7 +67,7 @@ def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
     assert numbers and all(
         value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers
     )
-    small = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, search_sizes(0.1), seed)
+    small = evolve(far, STARTS, Space([0, 1, 2, 4, 8], HIGHEST * FACTOR), search_sizes(0.1), seed)
     assert found[best] < min(small.values()) < start
 
 
@@ -71,8 +81,7 @@ def test_a_space_that_can_be_counted_is_searched_to_its_end():
     found = evolve(
         lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0],
         [(0, 1.0, 1.0, 1.0)],
-        exact,
-        1.05,
+        Space(exact, 1.05),
         search_sizes(0.3),
         0,
     )
@@ -96,18 +105,20 @@ def test_a_crossover_has_the_numbers_of_its_parents():
     import numpy as np
 
     rng, better, other = np.random.default_rng(0), (0, 1.0, 2.0, 3.0), (4, 1.5, 2.5, 3.5)
-    children = [crossed(better, other, [better, other], rng) for _ in range(50)]
+    children = [crossed(better, other, [better, other], ANY, rng) for _ in range(50)]
     assert set(children) == {
         (4, 1.0, 2.0, 3.0),
         (0, 1.5, 2.0, 3.0),
         (0, 1.0, 2.5, 3.0),
         (0, 1.0, 2.0, 3.5),
     }  # the first that is legal
-    steeper = [crossed((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], rng) for _ in range(50)]
+    steeper = [
+        crossed((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], ANY, rng) for _ in range(50)
+    ]
     assert all(rising(one) for one in steeper if one) and any(
         one and len({*one} - {*better}) > 1 for one in steeper
     )
-    assert crossed(better, better, [better], rng) is None
+    assert crossed(better, better, [better], ANY, rng) is None
 
 
 @pytest.fixture(scope="module")
@@ -358,3 +369,124 @@ def test_what_is_refused_is_one_sentence(world, capfd, words, said):
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("refused") == 1, (
         done.stderr
     )
+
+
+SLOW = (0.5, 0.9, 2.0, 3.0)  # factors of a critical search before completion, by pair
+
+
+def test_the_pairs_before_a_critical_one_follow_from_its_factor():
+    """As NTK-aware scaling with the base that gives pair d its factor: b'^(-2d / D) = b^(-2d / D)
+    / factor.
+    """
+    space = critical_space(2.0)
+    base, pair, width = 10000.0, 2, 8
+    changed = base * SLOW[pair] ** (width / (2 * pair))
+    first, *factors = space.completed((pair, *SLOW))
+    wanted = [(changed / base) ** (2 * c / width) for c in range(pair)]
+    assert first == pair and factors == pytest.approx([*wanted, 2.0, 3.0])
+    assert space.holds((pair, *factors)) and not space.holds((1, *factors))
+    assert not space.holds(space.completed((0, 2.5, 2.5, 3.5, 3.0)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_critical_search_begins_at_each_candidate_and_keeps_its_space(seed):
+    """The best is known: pair 9 and factors that rise from 4.4 to 6."""
+    freq_F = torch.tensor([1000 ** (-c / PAIRS) for c in range(PAIRS)], dtype=torch.float64)
+    space = critical_space(FACTOR)
+    starts = critical_starts(space, Spectrum(freq_F, 1000.0, 2 * PAIRS), train_len=512, seed=seed)
+    periods = 2 * math.pi / freq_F
+    in_theory = int((periods < 512).sum())  # the first that makes no full turn
+    candidates = [c for c in range(in_theory + 1) if periods[c] >= 51.2]
+    assert [start[0] for start in starts.values()] == candidates and len(candidates) > 4
+    slow = [4.4 + 1.6 * (c - 9) / (PAIRS - 10) for c in range(9, PAIRS)]
+    goal = space.completed((9, *[1.0] * 9, *slow))
+
+    def loss(one) -> float:
+        return sum(abs(a - b) for a, b in zip(one[1:], goal[1:], strict=True)) / PAIRS
+
+    found = evolve(loss, starts.values(), space, search_sizes(1), seed)
+    best = min(found, key=found.get)
+    assert len(found) == 1344 and all(map(space.holds, found))
+    assert all(space.completed(one) == one for one in found)
+    assert all(FACTOR <= factor <= 2 * FACTOR for one in found for factor in one[1 + one[0] :])
+    assert 9 <= best[0] <= 11 and found[best] < min(map(loss, starts.values())) / 2
+
+
+def test_needles_open_a_text_and_only_their_answers_count(world, capfd, monkeypatch):
+    """The loss without an extension is transformers' of the tokens of the answers."""
+    seen = []
+
+    def spied(evaluation, examples):
+        seen.append((evaluation.extension, examples, needle_loss(evaluation, examples)))
+        return seen[-1][2]
+
+    monkeypatch.setattr(factor_search, "needle_loss", spied)
+    needle = (
+        "objective=needle",
+        "target=400",
+        "budget=0.002",
+        "evaluate.windows=3",
+        "evaluate.dtype=fp32",
+    )
+    words = (*MODEL, *needle, "pairs=critical", "out=needle", "log.mode=disabled")
+    done = call(capfd, world, "search_factors", *words)
+    assert done.returncode == 0, done.stderr
+    (extension, examples, loss), *others = seen
+    assert type(extension).__name__ == "NoExtension" and all(one[1] is examples for one in others)
+    losses = []
+    model = theirs(world / "Llama")
+    for inputs_T, targets_T in zip(examples.inputs_NT, examples.targets_NT, strict=True):
+        text, answer = (
+            bytes(ids.tolist()).decode() for ids in (inputs_T, targets_T[targets_T >= 0])
+        )
+        before, _, after = text.partition("One of the special magic numbers for")
+        assert before.count("\n") == 1 and f" is: {answer.strip()}." in after[:60]
+        assert len(inputs_T) == 400 and text.endswith(answer[:-1])
+        with torch.no_grad():
+            logits_TV = model(torch.tensor(inputs_T)[None]).logits[0].double()
+        asked = torch.tensor(targets_T) >= 0
+        losses += (-logits_TV.log_softmax(-1)[asked, targets_T[targets_T >= 0]]).tolist()
+    assert len(losses) == 3 * 8 and loss == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+    name = "longrope_400_needle_critical"
+    node = yaml.safe_load((world / f"needle/extension/{name}.yaml").read_text())
+    (log,) = (world / "needle").glob(f"{name}-*.jsonl")
+    measured = [json.loads(line) for line in log.read_text().splitlines()]
+    best = min(measured, key=lambda one: one["nll"])
+    assert (node["factors"], node["exact_first"]) == (best["factors"], 0)
+    assert f"found, pair {best['critical_pair']}" in done.stdout
+    again = call(capfd, world, "search_factors", *words)
+    assert again.returncode == 0 and len(log.read_text().splitlines()) == len(measured)
+
+
+def test_factors_beyond_training_and_the_original_frequencies_within(world, capfd):
+    """The mixed context window of LongRoPE2: mode=dynamic of what was searched."""
+    words = (*MODEL, *SMALL, "exact_first=0", "out=mixed")
+    done = call(capfd, world, "search_factors", *words)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("the same, and")]
+    assert "extension.mode=dynamic extension.target_len=null" in line
+    node = yaml.safe_load((world / "mixed/extension/longrope_128.yaml").read_text())
+    spectrum = Rope(Shape(16, 1, 2, 2, 32)).spectrum()
+    mixed = make({**node, "mode": "dynamic", "target_len": None})
+    fixed = make(node)
+    for length in (8, 32, 33, 128):
+        span = Span(32, length, int(mixed.target_len(length)))
+        freq_F = mixed.spectrum(spectrum, span).freq_F
+        wanted = spectrum if length <= 32 else fixed.spectrum(spectrum, Span(32, length, 128))
+        assert torch.equal(freq_F, wanted.freq_F)
+        assert length > 32 or mixed.temperature(span) == 1
+    assert mixed.temperature(Span(32, 128, 128)) == fixed.temperature(Span(32, 128, 128))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate.tasks=[passkey]"], "evaluate.tasks=[passkey] is of no effect"),
+        (["objective=needle", "evaluate.targets=8"], "evaluate.targets=8 is of no effect"),
+        (["pairs=critical", "exact_first=4"], "exact_first=[4] is for pairs=all"),
+        (["objective=loss"], "objective=loss"),
+        (["objective=needle", "target=64", "dry=true"], "niah_single_2 needs"),
+    ],
+)
+def test_objectives_and_spaces_that_do_not_fit_are_refused(world, capfd, words, said):
+    done = call(capfd, world, "search_factors", *MODEL, *words)
+    assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -1,0 +1,62 @@
+"""LongRoPE2's space of factors: those of the slow pairs, from a critical pair on.
+
+Shang et al. 2025, arXiv 2502.20082, algorithms 1 and 2. An individual is (critical pair d, factors
+of all pairs). Those from d on never fall, lie on the grid between s = target / train_len and 2 s,
+and are searched; those before are NTK's, of the base with which pair d has its factor: pair c has
+the factor of d to the power c / d. In theory d is the first pair that makes no full turn in
+training; candidates begin where a pair makes 10. There is a start for each candidate, with one
+factor between s and 2 s. exact_first is 0.
+
+Deviations: crossovers are LongRoPE's and may take the other parent's d, where the paper shows the
+mutation alone; the factors before d begin with d's base in the starts too (algorithm 1 takes that
+of the first candidate, beyond which factors would exceed the searched ones)."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.tools.factors.evolution import Individual, Space, rising
+
+if TYPE_CHECKING:
+    from posbench.position.geometry import Spectrum
+
+MOST_TURNS = 10  # in training, of the first pair that may be critical
+
+
+class CriticalSpace(Space):
+    """Factors that follow from those of the pairs from the first number on."""
+
+    def begin(self, first: int) -> int:
+        return first
+
+    def completed(self, individual: Individual) -> Individual:
+        first, *factors = individual
+        before = [factors[first] ** (pair / first) for pair in range(first)]
+        return (first, *before, *factors[first:])
+
+    def holds(self, individual: Individual) -> bool:
+        first, *factors = individual
+        return factors[first] >= self.lowest and rising(individual)
+
+
+def critical_space(factor: float) -> CriticalSpace:
+    """Space of an extension by a factor; the critical pair is none that a mutation draws."""
+    return CriticalSpace(firsts=(), lowest=factor, highest=2 * factor)
+
+
+def critical_starts(
+    space: CriticalSpace, spectrum: "Spectrum", train_len: int, seed: int
+) -> dict[str, Individual]:
+    """{name: individual} of a start for each candidate, the last of them the pair of theory."""
+    rng = np.random.default_rng(seed)
+    turns_F = spectrum.freq_F * train_len / (2 * math.pi)
+    last_pair = len(turns_F) - 1
+    in_theory = min(int((turns_F > 1).sum()), last_pair)
+    first = min(int((turns_F > MOST_TURNS).sum()), in_theory)
+    starts = {}
+    for pair in range(first, in_theory + 1):
+        factor = round(rng.uniform(space.lowest, space.highest), 2)
+        factors = [max(space.lowest, factor)] * len(turns_F)
+        starts[f"critical pair {pair}"] = space.completed((pair, *factors))
+    return starts
