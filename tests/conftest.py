@@ -146,6 +146,15 @@ def legal_pairs(length: int, train_len: int = TRAIN_LEN) -> list[tuple[str, str,
     return [pair for pair in pairs if legal(pair, length, train_len)]
 
 
+def with_attention(triples: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Those whose encoding has attention in some layer."""
+    return [
+        triple
+        for triple in triples
+        if not all(layer.encoding.mixes for layer in judged_triple(*triple)[0].layers())
+    ]
+
+
 @functools.cache
 def scaled_sample(
     length: int, number: int = 60, train_len: int = TRAIN_LEN

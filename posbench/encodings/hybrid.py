@@ -7,7 +7,10 @@ local RoPE, full NoPE, as in Cohere's Command A and SWAN-GPT (Puvvada et al. 202
 train_len the local layers meet only distances that were in training. So extensions act on the full
 layers alone (Gemma 3 does the same with PI), unless `extend_local`. Scales never act on local
 layers, whose queries see no more keys than in training. A model of fewer layers than `period` is
-one period. Defaults: period 4, window train_len / 2 (larger models: 1/8 and less)."""
+one period. Defaults: period 4, window train_len / 2 (larger models: 1/8 and less).
+
+Local layers may have a recurrence in place of attention, as in Qwen3-Next (Qwen 2025) and Kimi
+Linear (2025, arXiv 2510.26692): these have no window, and no extension acts on them."""
 
 import functools
 import operator
@@ -23,7 +26,9 @@ from posbench.position.interfaces import Encoding, Layer
 
 
 class Hybrid(Encoding):
-    """Two encodings in turn. Raises ConfigError for an encoding made for a whole model."""
+    """Two encodings in turn. Raises ConfigError for an encoding made for a whole model, and for a
+    window or an extension of layers without attention.
+    """
 
     tested_with = {"pi": "Gemma 3 (2025, arXiv 2503.19786)"}
 
@@ -52,6 +57,12 @@ class Hybrid(Encoding):
                     f"encoding.{name}={node['_target_']} is for a whole model: choose one that acts"
                     " inside attention."
                 )
+        if self.local.mixes and (window is not None or extend_local):
+            raise ConfigError(
+                f"encoding.window={window} and extend_local={extend_local} have no meaning beside"
+                f" encoding.local={local['_target_']}, whose layers have no attention: leave both"
+                " out."
+            )
         # An extension needs what all layers have that it acts on; NoPE has nothing to change.
         extended = [self.full, self.local] if extend_local else [self.full]
         traits = [part.traits for part in extended if not isinstance(part, NoEncoding)]
@@ -70,6 +81,8 @@ class Hybrid(Encoding):
         local_layers = iter(self.local.layers())
         full_layers = iter(self.full.layers())
         local_rule = {"window": self.window, "extended": self.extend_local, "scaled": False}
+        if self.local.mixes:
+            local_rule["window"] = None
         layers = []
         for is_full in self.is_full:
             if is_full:

@@ -198,10 +198,12 @@ class Scorer:
         """Largest coordinate distance between a query and a key it sees; None for an encoding
         without traits.
         """
-        if not plan.layers[0].encoding.traits:  # such as none, whose positions mean nothing
+        attending = [layer for layer in plan.layers if not layer.encoding.mixes]
+        # Of an encoding such as none positions mean nothing.
+        if not attending or not attending[0].encoding.traits:
             return None
         distances = []
-        for layer in plan.layers:
+        for layer in attending:
             for band in layer.bands:
                 # Of a query that sees no key, `farthest_T` may be beyond the text; it is left out.
                 k_pos_T = band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)]

@@ -17,7 +17,7 @@ from posbench.model.elementwise import added, gated, normed
 from posbench.model.head_loss import head_loss
 from posbench.model.weights import save_weights
 from posbench.position.geometry import Bias, Shape
-from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.position.interfaces import Encoding, Layer, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.legality import check_extension
 from posbench.position.plan import Plan, make_plan
@@ -62,12 +62,17 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer: attention and MLP, each after a norm and added to its input."""
+    """One transformer layer: attention and MLP, each after a norm and added to its input. An
+    encoding may have a mixer in place of attention.
+    """
 
-    def __init__(self, config: ModelConfig):
+    def __init__(self, config: ModelConfig, layer: Layer):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.self_attn = Attention(config)
+        if layer.encoding.mixes:
+            self.mixer = layer.encoding.mixer(layer.index)
+        else:
+            self.self_attn = Attention(config)
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(config)
 
@@ -75,12 +80,18 @@ class Block(nn.Module):
         """Output [B, T, C], or of the `last` positions alone. Without gradients x is overwritten.
 
         The plan is told the share of the layer that is done."""
-        # Gates, and positions by content, are computed in float32.
-        if Bias.GATES in plan.encoding.biases or plan.reads_content:
+        encoding = plan.encoding
+        # Gates, positions by content and recurrent states are computed in float32.
+        if Bias.GATES in encoding.biases or plan.reads_content or encoding.mixes:
             normed_BTC = self.input_layernorm(x_BTC)
         else:
             normed_BTC = normed(self.input_layernorm, x_BTC)
-        attended = self.self_attn(normed_BTC, plan, last)
+        if encoding.mixes:
+            attended = self.mixer(normed_BTC)
+            if last is not None:
+                attended = attended[:, -last:]
+        else:
+            attended = self.self_attn(normed_BTC, plan, last)
         del normed_BTC  # frees its memory for the MLP
         x_BTC = added(x_BTC[:, -attended.shape[1] :], attended)
         x_BTC = added(x_BTC, self.mlp(normed(self.post_attention_layernorm, x_BTC)))
@@ -104,7 +115,7 @@ class GPT(nn.Module):
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.encoding = encoding
         self.scale = scale
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.layers = nn.ModuleList(Block(config, layer) for layer in encoding.layers())
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.lm_head = Linear(config.d_model, vocab_size, bias=False)
         if config.tied:
@@ -118,6 +129,8 @@ class GPT(nn.Module):
                 parameter.zero_()
             # Methods initialise themselves, and gains of norms stay 1.
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
+                continue
+            if ".conv." in name:  # of a mixer
                 continue
             # Each block starts as the identity, and an untied head predicts every token with equal
             # probability.

@@ -37,8 +37,10 @@ def check_hooks(encoding: Encoding) -> None:
         for result in _results(layer_encoding, index):
             _check(layer_encoding, result)
         if layer_encoding.placed_by_content:
-            _check_causal(layer_encoding, index)
+            _check_causal(layer_encoding, index, "content_positions")
             _check_turns(layer_encoding)
+        if layer_encoding.mixes:
+            _check_causal(layer_encoding, index, "mixer")
 
 
 @torch.no_grad()
@@ -55,6 +57,9 @@ def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
         bias = encoding.bias(pos_T, pos_K, index)
         yield HookResult("bias", bias, (heads, LENGTH, KEYS), "[H, S, K]")
     content = _content(encoding, index)
+    if encoding.mixes:
+        mixed = encoding.mixer(index)(content[0])
+        yield HookResult("mixer", mixed, (1, LENGTH, encoding.shape.d_model), "[B, T, C]")
     if Bias.GATES in encoding.biases:
         yield HookResult("gates", encoding.gates(*content), (1, heads, LENGTH), "[B, H, T]")
     if Bias.CONTENT in encoding.biases:
@@ -93,17 +98,23 @@ def _check(encoding: Encoding, result: HookResult) -> None:
 
 
 @torch.no_grad()
-def _check_causal(encoding: Encoding, index: int) -> None:
-    """Raise ConfigError if the last token moves an earlier one."""
+def _check_causal(encoding: Encoding, index: int, hook: str) -> None:
+    """Raise ConfigError if the last token changes what a hook gives for an earlier one."""
     zeros_BTC, *rest = _content(encoding, index)  # input of a layer, and the layer's index
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
-    pos = encoding.content_positions(zeros_BTC, *rest)[:, :, :-1]
-    other_pos = encoding.content_positions(other_BTC, *rest)[:, :, :-1]
-    if not torch.allclose(pos, other_pos):
+    if hook == "mixer":
+        mixer = encoding.mixer(index)
+        earlier = mixer(zeros_BTC)[:, :-1]
+        other_earlier = mixer(other_BTC)[:, :-1]
+    else:
+        earlier = encoding.content_positions(zeros_BTC, *rest)[:, :, :-1]
+        other_earlier = encoding.content_positions(other_BTC, *rest)[:, :, :-1]
+    if not torch.allclose(earlier, other_earlier):
+        verb = "changes" if hook == "mixer" else "moves"
         raise ConfigError(
-            f"{type(encoding).__name__}.content_positions moves a token by what comes after it: a"
-            " model would see what it predicts; let each position depend on earlier tokens alone."
+            f"{type(encoding).__name__}.{hook} {verb} a token by what comes after it: a"
+            " model would see what it predicts; let each token depend on earlier tokens alone."
         )
 
 

@@ -71,6 +71,8 @@ class Encoding(nn.Module):
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
     # True if the hook `content_positions` is defined: tokens lie where the text places them.
     placed_by_content: ClassVar[bool] = False
+    # True if the hook `mixer` is defined: its layers have no attention.
+    mixes: ClassVar[bool] = False
     # True if `gates` and the hooks of content are given the text too: `tokens_BT`, a last argument.
     reads_tokens: ClassVar[bool] = False
     # Subject of messages, such as "GPT2LMHeadModel"; None: "encoding=" and its name.
@@ -85,6 +87,7 @@ class Encoding(nn.Module):
             if getattr(cls, hook) is not getattr(Encoding, hook):
                 cls.biases |= bias
         cls.placed_by_content = cls.content_positions is not Encoding.content_positions
+        cls.mixes = cls.mixer is not Encoding.mixer
         if cls.placed_by_content:
             cls.traits = cls.traits & ~Trait.RELATIVE  # near and far are told by index
 
@@ -101,8 +104,24 @@ class Encoding(nn.Module):
         return None
 
     def layers(self) -> list[Layer]:
-        """One Layer per transformer layer; a hybrid returns different ones."""
-        return [Layer(self, index=i) for i in range(self.shape.n_layer)]
+        """One Layer per transformer layer; a hybrid returns different ones.
+
+        Extensions and scales act on attention, so not on layers that have a `mixer` instead."""
+        acted_on = not self.mixes
+        return [
+            Layer(self, extended=acted_on, scaled=acted_on, index=i)
+            for i in range(self.shape.n_layer)
+        ]
+
+    def mixer(self, layer: int) -> nn.Module:
+        """Module that a layer has in place of attention: from the layer's normalised input [B, T,
+        C] to what is added to the residual, [B, T, C]. An output depends on its token and on
+        earlier ones alone.
+
+        It belongs to the model, which draws its matrices, and those named `o_proj` begin at 0. A
+        parameter of fewer dimensions, and one of a module `conv` or `norm`, keeps its value.
+        """
+        raise NotImplementedError
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
         """Coordinates of the tokens before an extension moves them: [T], float64, ascending; None

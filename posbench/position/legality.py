@@ -101,6 +101,8 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
     if any(changes(encoding, extension, length) for length in judged_lengths):
         return None
+    if all(layer.encoding.mixes for layer in encoding.layers()):
+        return f"{_subject(encoding)} has no attention, so extension={name} changes nothing"
     if any(Trait.COORDINATE in layer_encoding.traits for layer_encoding in layer_encodings):
         return (
             f"extension={name} sees every pair as {_subject(encoding)} does without it, up to"
@@ -265,7 +267,8 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
     scaled = []
     for layer in encoding.layers():
-        if scale.sinks or (layer.scaled and _scales_a_head(layer.encoding)):
+        has_sink = scale.sinks and not layer.encoding.mixes
+        if has_sink or (layer.scaled and _scales_a_head(layer.encoding)):
             scaled.append(layer.encoding)
     for layer_encoding in scaled:
         problem = _scale_problem(layer_encoding, scale, choice)

@@ -92,7 +92,7 @@ def make_plan(
     layers = []
     for number, layer in enumerate(encoding.layers()):
         if layer not in plans:
-            scales = [rule for rule in all_scales if layer.scaled or rule.sinks]
+            scales = [rule for rule in all_scales if _enters(rule, layer)]
             layer_extension = extension if layer.extended else Extension()
             plans[layer] = _plan_layer(layer, layer_extension, scales, request)
         # `index` counts the layers of the encoding that it belongs to, `number` those of the model.
@@ -108,6 +108,11 @@ def make_plan(
         return encoding.embed(q_pos_T, spectrum, rows_NC)
 
     return Plan(length, embed, tuple(layers))
+
+
+def _enters(scale: ScaleAttention, layer: Layer) -> bool:
+    """True for a scale that acts on a layer; a sink enters attention of any kind."""
+    return layer.scaled or (scale.sinks and not layer.encoding.mixes)
 
 
 def training_plans(

@@ -5,7 +5,16 @@ blocks.
 import dense
 import pytest
 import torch
-from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model
+from conftest import (
+    TRAIN_LEN,
+    choices,
+    legal_pairs,
+    make_triple,
+    node,
+    scaled_sample,
+    small_model,
+    with_attention,
+)
 from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
 from posbench.model.kernels import blocks, flex
@@ -50,7 +59,7 @@ WHOLE = [
     for name in choices("extension")
     if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
 ]
-ORACLE = [triple for triple in TRIPLES if triple[1] in WHOLE]
+ORACLE = with_attention([triple for triple in TRIPLES if triple[1] in WHOLE])
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -73,7 +82,8 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
         (1, 2, w - 1, w, 3 * w + 1) if triple[2] == "none" else ()
     )  # a scale moves no band: its pair is here, at every length
     for length in (*around, w + 1, 3 * TRAIN_LEN + 1):
-        layer = make_plan(encoding, extension, scale, length=length).layers[0]
+        layers = make_plan(encoding, extension, scale, length=length).layers
+        layer = next(layer for layer in layers if not layer.encoding.mixes)
         leaves, x = attention_inputs(encoding, length)
         differentiated = length not in around  # at the lengths around, bands end elsewhere
         wide = [t[0].double().requires_grad_(differentiated) for t in leaves]

@@ -177,6 +177,18 @@ def windowed(case: Case) -> Tensor:
     return case.softmax(rope_scores(case))
 
 
+def half_rope(case: Case) -> Tensor:
+    """Pairs (c, c + D/4) of the first half of a head turn, in the layers with attention."""
+    dim, part = case.q_HTD.shape[-1], case.q_HTD.shape[-1] // 2
+    theta = case.frequencies(grid_of(part), 10000.0, part)
+    (q, q_rest), (k, k_rest) = (
+        side.split([part, dim - part], dim=-1) for side in (case.q_HTD, case.k_HTD)
+    )
+    moved = turned(replace(case, q_HTD=q, k_HTD=k), theta)
+    rest = torch.einsum("hid,hjd->hij", q_rest, k_rest)
+    return case.softmax(case.scaled((moved + rest) / math.sqrt(dim)))
+
+
 def gpt_oss(case: Case) -> Tensor:
     """The local layer, which an extension changes too, temperature included; a scale does not."""
     i, j = grid(case.length)
@@ -212,5 +224,7 @@ ENCODINGS |= {
     "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6))),
     "gemma4": alternating(lambda case: p_rope(case, 0.25, 1e6)),
     "olmo3": alternating(rope),
+    "qwen3_next": half_rope,
+    "kimi_linear": plain,  # of the layers with attention
     "gpt_oss": lambda case: gpt_oss(case) if case.layer == 0 else rope(case),
 }

@@ -64,6 +64,9 @@ def reader_notes(numbers: dict) -> list[str]:
     if numbers["n_parameters"]:
         state = "as trained" if numbers.get("run") else "at their initial values"
         lines.append(f"{numbers['n_parameters']:,} learned numbers, {state}.")
+    if numbers["without_attention"]:
+        layers = plural(len(numbers["without_attention"]), "layer")
+        lines.append(f"{layers} without attention, which have no scores and are not shown.")
     if "gates" in numbers["depends_on_content"]:
         lines.append("Gates depend on content: shown for a token of zeros.")
     if "weights" in numbers["depends_on_content"]:

@@ -7,6 +7,7 @@ of the last S queries are computed a block at a time. Memory grows with the leng
 Letters: B batch, T tokens, H heads, S queries, K keys, U buckets of distance, N windows, C width.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -99,13 +100,13 @@ def measure_attention(evaluation: Scorer, length: int) -> dict:
     """Attention of the last evaluate.targets queries of every window of fixed_targets, in texts of
     `length` tokens, and their loss.
 
-    `layers`: for each layer the keys that a query sees, of these in each bucket (`seen`), and for
-    each head the entropy in nats with the half width of its 95 % interval over documents (None for
-    one document), and the shares of weight on the first token (`first`), on no key (`sink`: a
-    sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which
-    do not hold the first token; so first + sink + mass is 1. `far`: the part of the mass at
-    distances of the training length and more, which training had not. The entropy is that of a
-    query's keys and, as one outcome more, the sink."""
+    `layers`: for each layer with attention the keys that a query sees, of these in each bucket
+    (`seen`), and for each head the entropy in nats with the half width of its 95 % interval over
+    documents (None for one document), and the shares of weight on the first token (`first`), on no
+    key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets`
+    (`mass`), which do not hold the first token; so first + sink + mass is 1. `far`: the part of the
+    mass at distances of the training length and more, which training had not. The entropy is that
+    of a query's keys and, as one outcome more, the sink."""
     protocol = FixedTargets(evaluation)
     with _watched(evaluation, protocol.windows.n_targets) as layers:
         nll_NS, _ = protocol.score(length)
@@ -132,7 +133,8 @@ def buckets(length: int) -> list[list[int]]:
 def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]:
     """Context in which every text that the model reads adds to the attention of each layer."""
     model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
-    layers = [LayerAttention() for _ in model.encoding.layers()]
+    attends = [not layer.encoding.mixes for layer in model.encoding.layers()]
+    layers = [LayerAttention() for _ in range(sum(attends))]
     with ExitStack() as stack:
         if isinstance(model, Reader):
 
@@ -142,7 +144,8 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
             model.hook.watch = watch
             stack.callback(setattr, model.hook, "watch", None)
         elif isinstance(model, GPT):
-            for block, layer in zip(model.layers, layers, strict=True):
+            blocks = itertools.compress(model.layers, attends)
+            for block, layer in zip(blocks, layers, strict=True):
 
                 def add(module: Attention, inputs: tuple, layer: LayerAttention = layer) -> None:
                     x_BTC, plan = inputs[:2]

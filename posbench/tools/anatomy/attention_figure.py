@@ -143,8 +143,9 @@ def _write_heading(axes, panel: Panel) -> None:
 
 def _name_layer(axes, layers: list[dict], number: int) -> None:
     """Write the number of a layer on the left, and its kind and window if layers differ."""
-    lines = [f"layer {number + 1}"]
-    if any(layer != layers[0] for layer in layers):
+    lines = [f"layer {layers[number]['number']}"]
+    kinds = {(layer["kind"], layer["window"]) for layer in layers}
+    if len(kinds) > 1:
         lines.append(layers[number]["kind"])
         if layers[number]["window"] is not None:
             lines.append(f"window {layers[number]['window']}")

@@ -20,7 +20,7 @@ from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Extension, ScaleAttention
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check, fed_length, name_of
 from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.attention import buckets, measure_attention
@@ -131,7 +131,12 @@ def content(
     """Content of diagnostics.json: the attention of the run `name` in every arm.
 
     The first is the model as it was trained, at the longest of evaluate.lengths that it knows, and
-    at all that are asked for without methods."""
+    at all that are asked for without methods. Raises ConfigError for a model without attention."""
+    if not _layers_with_attention(model.encoding):
+        raise ConfigError(
+            f"run={name} has no attention in any layer, which lengths= measures: choose a run that"
+            " has."
+        )
     evaluate = config.evaluate
     train_len = model.encoding.shape.train_len
     within_training = max(length for length in evaluate.lengths if length <= train_len)
@@ -156,12 +161,19 @@ def content(
         **{key: getattr(evaluate, key) for key in SETTINGS},
         "queries": evaluate.targets,
         "buckets": buckets(max(lengths)),
-        "layers": [
-            {"kind": name_of(layer.encoding), "window": layer.window}
-            for layer in model.encoding.layers()
-        ],
+        "layers": _layers_with_attention(model.encoding),
         "arms": measured,
     }
+
+
+def _layers_with_attention(encoding: Encoding) -> list[dict]:
+    """Number from 1, kind and window of each layer that has attention."""
+    layers = []
+    for number, layer in enumerate(encoding.layers(), start=1):
+        if not layer.encoding.mixes:
+            kind = name_of(layer.encoding)
+            layers.append({"number": number, "kind": kind, "window": layer.window})
+    return layers
 
 
 def _with_trained_arm(arms: list[Arm], model: GPT, length: int) -> list[Arm]:
@@ -192,7 +204,7 @@ def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
                     **{key: diagnostics[key] for key in ("run", "encoding", "train_len")},
                     **{key: arm[key] for key in METHODS},
                     **{key: text[key] for key in ("length", "nll")},
-                    "layer": number + 1,
+                    "layer": diagnostics["layers"][number]["number"],
                     "kind": diagnostics["layers"][number]["kind"],
                 }
                 rows += [{**values, **row} for row in _head_rows(layer, names)]

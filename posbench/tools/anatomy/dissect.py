@@ -78,6 +78,9 @@ def dissect(
         **_added(views[0], extension),
         "dimensionless": dimensionless(encoding, extension, views[0]),
         "layers": layers,
+        "without_attention": [
+            number for number, layer in enumerate(encoding.layers()) if layer.encoding.mixes
+        ],
     }
     return Anatomy(numbers, views)
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
 from posbench.model.kernels.folding import damp
 from posbench.position.geometry import Bias, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
 from posbench.position.layer_plan import BandPlan, LayerPlan, band_table
-from posbench.position.legality import fed_length
+from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import make_plan
 
 
@@ -55,20 +56,27 @@ def layer_views(
     scale: ScaleAttention | None = None,
     trained: ScaleAttention | None = None,
 ) -> list[LayerView]:
-    """Distinct layers in a text of `length` tokens, which a crop leaves the last of; those that the
-    extension may act on come first.
+    """Distinct layers with attention in a text of `length` tokens, which a crop leaves the last of;
+    those that the extension may act on come first. Raises ConfigError if there is none.
     """
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
     views: dict[Layer, LayerView] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
+        if layer.encoding.mixes:
+            continue
         if layer not in views:
             before = layer.encoding.spectrum()
             acting = extension if layer.extended else NoExtension()
             after = acting.spectrum(before, planned.span) if before is not None else None
             views[layer] = LayerView(layer, planned, [], before, after, added_TC)
         views[layer].numbers.append(number)
+    if not views:
+        raise ConfigError(
+            f"encoding={name_of(encoding)} has no attention in any layer, so there is nothing to"
+            " show: choose an encoding that has."
+        )
     return sorted(views.values(), key=lambda view: not view.layer.extended)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from conftest import TRAIN_LEN, legal_pairs, make_triple
+from conftest import TRAIN_LEN, legal_pairs, make_triple, with_attention
 from dissected import anatomy
 from measures import (
     LONG,
@@ -41,7 +41,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("pair", legal_pairs(LONG), ids="-".join)
+@pytest.mark.parametrize("pair", with_attention(legal_pairs(LONG)), ids="-".join)
 def test_every_legal_pair_has_an_anatomy_of_one_schema(pair):
     encoding, extension, scale = make_triple(*pair)
     numbers = dissect(encoding, extension, scale, LONG).numbers
@@ -64,9 +64,8 @@ def test_every_legal_pair_has_an_anatomy_of_one_schema(pair):
             layer["spectrum_before"] is None
         )
         assert set(layer["properties"].values()) <= {True, False, None}
-    assert sorted(number for layer in numbers["layers"] for number in layer["numbers"]) == list(
-        range(encoding.shape.n_layer)
-    )
+    shown = [number for layer in numbers["layers"] for number in layer["numbers"]]
+    assert sorted(shown + numbers["without_attention"]) == list(range(encoding.shape.n_layer))
     assert all(math.isfinite(value) for value in numbers["dimensionless"].values())
     assert summary(numbers)[0].startswith(numbers["encoding"])
 

@@ -19,6 +19,7 @@ from conftest import (
     scaled_sample,
     small_model,
     small_shape,
+    with_attention,
 )
 from known_models import evaluation, file
 from measures import LONG, attention_inputs, tokens
@@ -46,6 +47,7 @@ WHOLE = [
     if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
 ]
 TRIPLES = [triple for triple in legal_pairs(LONG) + scaled_sample(LONG, 20) if triple[1] in WHOLE]
+TRIPLES = with_attention(TRIPLES)
 TEXT = file(np.random.default_rng(0).integers(0, 50, 500), [90, 20, 300, 90])
 
 
@@ -98,8 +100,12 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
     """
     encoding, extension, scale = make_triple(*triple)
     plan = make_plan(encoding, extension, scale, length=LENGTH, trained_scale=trained)
-    layer = plan.reading(tokens(LENGTH, batch=1)).layers[0]
-    module, (_, x) = small_model(encoding).layers[0].self_attn, attention_inputs(encoding, LENGTH)
+    number = next(n for n, layer in enumerate(plan.layers) if not layer.encoding.mixes)
+    layer = plan.reading(tokens(LENGTH, batch=1)).layers[number]
+    module, (_, x) = (
+        small_model(encoding).layers[number].self_attn,
+        attention_inputs(encoding, LENGTH),
+    )
     q_HTD, k_GTD = (
         (x[0] @ proj.weight.T).view(LENGTH, -1, 8).transpose(0, 1).double()
         for proj in (module.q_proj, module.k_proj)
@@ -310,7 +316,10 @@ def test_a_page_has_a_row_for_every_layer(layers, heads, sink):
         )
     words = {"run": "r", "encoding": "rope", "trained_scale": "none", "data": "d", "split": "test"}
     words |= {"train_len": 64, "known": 64, "queries": 8}
-    kinds = [{"kind": "rope", "window": None if number % 2 else 32} for number in range(layers)]
+    kinds = [
+        {"number": number + 1, "kind": "rope", "window": None if number % 2 else 32}
+        for number in range(layers)
+    ]
     arm = {"extension": "none", "scale_attention": "none", "untested": False, "measured": texts}
     figure = attention_page({**words, "buckets": buckets(256), "layers": kinds, "arms": [arm]})
     assert len(figure.axes) == 3 * layers  # as trained, entropy, the longest text

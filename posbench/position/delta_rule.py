@@ -1,0 +1,86 @@
+"""The gated delta rule: a state that forgets, that each token corrects, and that queries read.
+
+S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T and o_t = S_t q_t, S_0 = 0 (Yang et al. 2024,
+arXiv 2412.06464). a_t is one number for each head, or one for each channel of the key, S_{t-1}
+diag(a_t) (I - b_t k_t k_t^T) (Kimi Team 2025, arXiv 2510.26692). It is computed in chunks. With S
+the state before a chunk and g_i the sum of log a over its tokens up to i, token i writes u_i k_i^T,
+
+u_i = b_i (v_i - S (e^{g_i} * k_i) - sum over j < i of <k_i, e^{g_i - g_j} * k_j> u_j),
+
+a triangular system for all u of the chunk. Every exponent is at most 0, so nothing overflows.
+
+Letters: B batch, H heads, T tokens, N chunks, C tokens of a chunk, D channels of a key, V of a
+value, E rates of forgetting (1 or D)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 64  # tokens, with a rate for each head
+# With a rate for each channel every pair of a chunk takes D numbers.
+CHANNEL_CHUNK = 16
+
+
+def gated_delta_rule(
+    q_BHTD: Tensor, k_BHTD: Tensor, v_BHTV: Tensor, log_a_BHTE: Tensor, b_BHT: Tensor
+) -> Tensor:
+    """Output of every token: [B, H, T, V], in the format of the arguments, which is one."""
+    length = q_BHTD.shape[2]
+    chunk = CHUNK if log_a_BHTE.shape[-1] == 1 else CHANNEL_CHUNK
+
+    def chunks(x_BHTX: Tensor) -> Tensor:
+        """Chunks [B, H, N, C, X]; tokens of zeros, which write nothing, fill up the last one."""
+        return F.pad(x_BHTX, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk))
+
+    q_BHNCD = chunks(q_BHTD)
+    k_BHNCD = chunks(k_BHTD)
+    b_BHNC1 = chunks(b_BHT.unsqueeze(-1))
+    g_BHNCE = chunks(log_a_BHTE).cumsum(dim=-2)
+    written_BHNCD = k_BHNCD * b_BHNC1
+    system_BHNCC, read_BHNCC = _decayed_products(written_BHNCD, q_BHNCD, k_BHNCD, g_BHNCE)
+    right_side = torch.cat((chunks(v_BHTV) * b_BHNC1, written_BHNCD * g_BHNCE.exp()), dim=-1)
+    solved = torch.linalg.solve_triangular(
+        system_BHNCC, right_side, upper=False, unitriangular=True
+    )
+    value_BHNCV, key_BHNCD = solved.split([v_BHTV.shape[-1], k_BHTD.shape[-1]], dim=-1)
+    end_BHN1E = g_BHNCE[..., -1:, :]
+    parts = (
+        value_BHNCV,
+        key_BHNCD,
+        q_BHNCD * g_BHNCE.exp(),
+        read_BHNCC,
+        (k_BHNCD * (end_BHN1E - g_BHNCE).exp()).mT,
+        end_BHN1E.exp().mT,
+    )
+    outputs = []
+    state_BHDV = None
+    # `unbind`, since the gradient of a slice is as large as the whole.
+    for value, key, query, read, ending_key, decay in zip(
+        *(part.unbind(dim=2) for part in parts), strict=True
+    ):
+        if state_BHDV is None:
+            outputs.append(read @ value)
+            state_BHDV = ending_key @ value
+            continue
+        value = value - key @ state_BHDV
+        outputs.append(query @ state_BHDV + read @ value)
+        state_BHDV = decay * state_BHDV + ending_key @ value
+    return torch.cat(outputs, dim=2)[:, :, :length]
+
+
+def _decayed_products(
+    written_BHNCD: Tensor, q_BHNCD: Tensor, k_BHNCD: Tensor, g_BHNCE: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Products of the written keys and of the queries i with the keys j <= i of their chunk, which
+    decayed from j to i: both [B, H, N, C, C].
+    """
+    later = torch.ones(2 * g_BHNCE.shape[-2:-1], dtype=torch.bool, device=g_BHNCE.device).triu(1)
+    between = g_BHNCE.unsqueeze(-2) - g_BHNCE.unsqueeze(-3)
+    decay_BHNCCE = between.masked_fill(later.unsqueeze(-1), -torch.inf).exp()
+    if decay_BHNCCE.shape[-1] == 1:
+        decay_BHNCC = decay_BHNCCE.squeeze(-1)
+        products = [x_BHNCD @ k_BHNCD.mT * decay_BHNCC for x_BHNCD in (written_BHNCD, q_BHNCD)]
+        return products[0], products[1]
+    decayed_key_BHNCCD = decay_BHNCCE * k_BHNCD.unsqueeze(-3)
+    both_BHNCD2 = torch.stack((written_BHNCD, q_BHNCD), dim=-1)
+    return (decayed_key_BHNCCD @ both_BHNCD2).unbind(dim=-1)
