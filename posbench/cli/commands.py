@@ -43,6 +43,7 @@ class Command(NamedTuple):
 
 
 def _keyed_model(word: str) -> str:
+    """Word for a model that was typed without a key: a run's folder, else a checkpoint."""
     key = "run" if os.path.isfile(os.path.join(word, "config.yaml")) else "model.path"
     plain = re.fullmatch(r"[\w./:+@%?|^-]+", word)
     return f"{key}={word if plain else json.dumps(word)}"

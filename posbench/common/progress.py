@@ -107,6 +107,7 @@ class Progress(AbstractContextManager):
         if self.terminal:
             return now - self.shown_at >= TERMINAL_SECONDS
         enough = self.done - self.shown_done >= PLAIN_SHARE * self.total
+        # The end has a line of its own.
         return enough and now - self.shown_at >= PLAIN_SECONDS and self.done < self.total
 
     def _show(self, now: float, last: bool = False) -> None:

@@ -113,7 +113,7 @@ def _with_choice(values: dict, place: list[str], group: str, choice: str) -> dic
         return values
     if rest:
         return {**values, key: _with_choice(part, rest, group, choice)}
-    is_ours = str(part.get("_target_", OURS)).startswith(OURS)
+    is_ours = str(part.get("_target_", OURS)).startswith(OURS)  # without a class there is no method
     if is_ours or choice in _names_of_ours(group):
         return values
     return {**values, key: {**part, CHOICE: re.sub(r"[^\w.+-]", "_", choice)}}

@@ -35,9 +35,10 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
     lines = [f"nats/token by position, {span}"]
     for name, mean in means.items():
         share = (mean - low) / max(high - low, 1e-9)
+        # A loss that is not finite has the highest bar.
         share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0, 1)
         rows = _bars(share, blocks, bar_width)
-        names = [""] * (HEIGHT - 1) + [name]
+        names = [""] * (HEIGHT - 1) + [name]  # beside the lowest of its lines
         notes = _notes(losses[name], train_len)
         for name_column, row, note in zip(names, rows, notes, strict=True):
             lines.append(f"{name_column:{NAME}} {row}  {note}".rstrip())

@@ -211,7 +211,7 @@ def compare_each(
         rows = []
         for row in table.lines:
             pair = (row.line.name, row.against)
-            p = corrected.get(pair, corrected.get(pair[::-1]))
+            p = corrected.get(pair, corrected.get(pair[::-1]))  # whichever is the reference
             rows.append(_judged(replace(row, p_corrected=p), measure == ACCURACY, REFERENCE))
         result.append(replace(table, lines=rows, correction=correction, n_corrected=len(pairs)))
     return result
@@ -229,6 +229,7 @@ class Measured(NamedTuple):
 
 
 def _measured(lines: Sequence[Line], measure: str, length: int) -> Measured:
+    """Lines ranked by their means over the seeds that all have, or else each over its own."""
     with_value = [line for line in lines if _mean(line, line.seeds, measure) is not None]
     if len(with_value) < 2:
         raise RunError(
@@ -250,7 +251,7 @@ def _common_seeds(lines: Iterable[Line]) -> tuple[int, ...]:
 def _mean(line: Line, seeds: Iterable[int], measure: str) -> float | None:
     """Mean of a line over seeds; None if one of them has no finite value."""
     values = [VALUES[measure](line.seeds[seed]) for seed in seeds if seed in line.seeds]
-    if not line.seeds:
+    if not line.seeds:  # of a CSV that states the mean alone
         values = [getattr(line.record, COLUMNS[measure], None)]
     if not values or any(value is None or not math.isfinite(value) for value in values):
         return None
@@ -372,6 +373,7 @@ def _corrected(rows: list[Compared]) -> list[Compared]:
 
 
 def _judged(row: Compared, higher_is_better: bool, reference_verdict: str) -> Compared:
+    """`row` with its verdict; the row that all are compared with has `reference_verdict`."""
     if row.line.name == row.against:
         return replace(row, verdict=reference_verdict)
     if row.p_corrected is None:

@@ -68,7 +68,7 @@ class Request:
 
 
 def _check_choice(key: str, value: str | None, choices: Sequence[str]) -> None:
-    if value is None and key != "correction":
+    if value is None and key != "correction":  # which has no choice that is left open
         return
     if value not in choices:
         near = did_you_mean(str(value), choices)
@@ -137,28 +137,28 @@ def _at_length(
                 f"against={EACH} compares at most {MOST_EACH} lines with each other, and there are"
                 f" {len(lines)}: name some of them."
             )
-        made = compare_each(section, length, lines, measure, request.correction)
+        compared = compare_each(section, length, lines, measure, request.correction)
     else:
         names = _names(lengths)
         against = _reference_name(request.against, names)
         if request.against is not None and against is None:
             return []  # a section without that line
-        made = [compare_lines(section, length, lines, measure, against, request.correction)]
+        compared = [compare_lines(section, length, lines, measure, against, request.correction)]
     elsewhere = [name for name in _names(lengths) if name not in {line.name for line in lines}]
-    return [replace(comparison, absent=(*comparison.absent, *elsewhere)) for comparison in made]
+    return [replace(comparison, absent=(*comparison.absent, *elsewhere)) for comparison in compared]
 
 
 def _reference_name(name: str | None, names: Sequence[str]) -> str | None:
     """The one of `names` that a name stands for, None for none. Raises ConfigError for several."""
     if name is None:
         return None
-    found = named(name, names)
-    if len(found) > 1:
+    matches = named(name, names)
+    if len(matches) > 1:
         raise ConfigError(
-            f"{name} names {len(found)} lines, and all are compared with one: choose against= from"
-            f" {first_of(found, MOST_LISTED)}."
+            f"{name} names {len(matches)} lines, and all are compared with one: choose against="
+            f" from {first_of(matches, MOST_LISTED)}."
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _chosen(sections: Sections, request: Request) -> Sections:
@@ -168,27 +168,27 @@ def _chosen(sections: Sections, request: Request) -> Sections:
     """
     reference = None if request.against == EACH else request.against
     every = list(dict.fromkeys(name for lengths in sections.values() for name in _names(lengths)))
-    wanted: dict[str, None] = {}
+    names: dict[str, None] = {}  # of the lines to compare
     for name in dict.fromkeys((*request.lines, *([reference] if reference else []))):
-        found = named(name, every)
-        if not found:
+        matches = named(name, every)
+        if not matches:
             raise ConfigError(
                 f"{name} is no line of these results{did_you_mean(name, every)}: choose from"
                 f" {first_of(every, MOST_LISTED)}."
             )
-        wanted |= dict.fromkeys(found)
-    if not request.lines:
+        names |= dict.fromkeys(matches)
+    if not request.lines:  # all lines; the reference was only checked
         return sections
-    if len(wanted) < 2:
-        others = [name for name in every if name not in wanted]
+    if len(names) < 2:
+        others = [name for name in every if name not in names]
         more = f"name a second one, such as {others[0]}" if others else "name more results"
-        raise ConfigError(f"{next(iter(wanted))} is one line, and a comparison needs two: {more}.")
+        raise ConfigError(f"{next(iter(names))} is one line, and a comparison needs two: {more}.")
     chosen = {}
     for section, lengths in sections.items():
         of_section = {}
         for length, lines in lengths.items():
             by_name = {line.name: line for line in lines}
-            of_section[length] = [by_name[name] for name in wanted if name in by_name]
+            of_section[length] = [by_name[name] for name in names if name in by_name]
         chosen[section] = {length: lines for length, lines in of_section.items() if lines}
     return {section: lengths for section, lengths in chosen.items() if lengths}
 
@@ -209,16 +209,16 @@ def named(name: str, names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     exact = [other for other in names if other == name]
-    wanted = _words(name)
-    exact = exact or [other for other in names if _words(other) == wanted]
+    words = _words(name)
+    exact = exact or [other for other in names if _words(other) == words]
     if not exact:
-        exact = [other for other in names if _words(other.rpartition(": ")[2]) == wanted]
+        exact = [other for other in names if _words(other.rpartition(": ")[2]) == words]
     if exact:
         return exact
     return [
         other
         for other in names
-        if [word for word in _words(other.rpartition(": ")[2]) if "=" not in word] == wanted
+        if [word for word in _words(other.rpartition(": ")[2]) if "=" not in word] == words
     ]
 
 
@@ -276,12 +276,12 @@ def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
 
 def _no_overlap(sections: Sections, chosen: Sections) -> str:
     """Sentence on lines that are never measured alike, and on those that are."""
-    comparable = [
-        first_of(list(dict.fromkeys(line.name for line in lines)), MOST_COMPARABLE)
-        for lengths in sections.values()
-        for lines in [max(lengths.values(), key=len)]
-        if len(lines) > 1
-    ]
+    comparable = []
+    for lengths in sections.values():
+        lines = max(lengths.values(), key=len)
+        if len(lines) > 1:
+            names = dict.fromkeys(line.name for line in lines)
+            comparable.append(first_of(list(names), MOST_COMPARABLE))
     rest = "evaluate another one in the same setting"
     if comparable:
         rest = f"with each other can be compared {'; '.join(dict.fromkeys(comparable))}"

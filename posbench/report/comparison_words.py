@@ -209,7 +209,7 @@ class Scale(NamedTuple):
         if row.difference is None:
             return None
         ends = [row.difference.value, *row.difference.interval()]
-        if self.is_ratio:
+        if self.is_ratio:  # exp() of a difference of losses; it overflows above MOST_NATS
             ends = [math.exp(min(end, MOST_NATS)) for end in ends]
         elif self.measure != ACCURACY:
             ends = [end * self._factor(row) for end in ends]
@@ -304,6 +304,7 @@ def _difference(row: Compared, scale: Scale) -> str:
 
 
 def _untold(comparison: Comparison, reference: str) -> list[str]:
+    """Sentence on the lines that are not told apart from the reference, if there are any."""
     names = [row.line.name for row in comparison.lines if row.verdict == UNTOLD]
     if not names:
         return []
@@ -350,7 +351,7 @@ def _interval_lines(comparison: Comparison) -> list[str]:
     if from_sums:
         lines.append(_sums_line(from_sums))
     if from_seeds:
-        every = len(from_seeds) == len(comparison.lines) - 1
+        every = len(from_seeds) == len(comparison.lines) - 1  # all but the reference
         names = TEXTS["every"] if every else listed([row.line.name for row in from_seeds])
         lines.append(TEXTS["from_seeds"].format(lines=names))
     for reason in dict.fromkeys(row.reason for row in comparison.lines if row.reason):
@@ -360,6 +361,7 @@ def _interval_lines(comparison: Comparison) -> list[str]:
 
 
 def _sums_line(rows: Sequence[Compared]) -> str:
+    """Line on intervals from sums: over documents, of several seeds over seeds too."""
     count = max(row.difference.n_documents for row in rows)
     unit = seeds_of(rows[0].line.record)[0].row["sem_unit"] or "document"
     of_one_seed = [row for row in rows if len(row.seeds) == 1]
@@ -370,6 +372,7 @@ def _sums_line(rows: Sequence[Compared]) -> str:
 
 
 def _seed_lines(comparison: Comparison) -> list[str]:
+    """Line on the seeds of the means, if not all lines have the same."""
     seeds = {tuple(sorted(row.line.seeds)) for row in comparison.lines if row.line.seeds}
     if len(seeds) < 2:
         return []

@@ -151,7 +151,7 @@ def _point(
     plains = [seed.against_plain for seed in seeds]
     change = interval(plains, first["sem_unit"])
     loss = loss_interval(seeds)
-    right = Interval(None, None, None)
+    right = Interval(None, None, None)  # of the accuracy, which has none by position
     if first["position"] is None:
         right = accuracy_interval(seeds)
     floor, gain, gain_lower = None, None, None

@@ -92,6 +92,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     """
     title = str(printable(title))
     shown = finite(content(title, reports, notes))
+    # matplotlib's dash is "-" or (offset, lengths)
     dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
     shown["palette"] = {
         "colours": OKABE_ITO + FOREIGN,
@@ -99,6 +100,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
         "dashes": dashes,
         "shades": [_shades(colour) for colour in range(len(OKABE_ITO))],
     }
+    # Without "<" no text of the data can end the script that holds it.
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     libraries = [
         f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}"
@@ -151,7 +153,7 @@ class SumTable:
         self.sets: dict[tuple, int] = {}
         self.counts: list[list[int]] = []  # of targets, in each set
         self.strata: list[list[int] | None] = []  # of each set
-        self.nll = [np.zeros(0, "<f4")]
+        self.nll = [np.zeros(0, "<f4")]  # and this: never empty, for np.concatenate
         self.correct = [np.zeros(0, "<u2")]
         self.numbers: dict[tuple, int] = {}  # {row: number of its entry, or -1}
         self.size = 0  # in bytes
@@ -165,6 +167,7 @@ class SumTable:
         return self.numbers[key]
 
     def _new_entry(self, evaluation: Evaluation, row: dict) -> int:
+        """Number of the entry that is added for a row, -1 without sums or room."""
         losses = evaluation.sampled_sums(row, "nll")
         correct = evaluation.sampled_sums(row, "correct")
         if losses is None or correct is None or not is_mean(losses, row):
@@ -348,15 +351,17 @@ def _line(name: str, key: LineKey, points: Sequence[SectionKey], report: Report)
         }.values()
     )
     origins = _origins(evaluations, report)
-    lengths = {row["length"] for evaluation in evaluations for row in evaluation.rows}
     if key.kind in ("length", "task"):
-        lengths = {each.length for each in points}
+        lengths = {each.length for each in points}  # that the line shows
+    else:  # a point's length is a position or a context, not that of the texts
+        lengths = {row["length"] for evaluation in evaluations for row in evaluation.rows}
     again = None
     if evaluations:
         again = command(evaluations, report.origins, sorted(lengths))
         again = again and FOLDER.sub(lambda path: short_path(path[0]), again)
     # the id of a line is written into links, so its text stays
-    text = repr((name, (key.kind, *key.section, *key[2:])))
+    _, _, *method_and_task = key
+    text = repr((name, (key.kind, *key.section, *method_and_task)))
     return {
         "id": f"{zlib.crc32(text.encode()):08x}",
         "kind": key.kind,
@@ -389,6 +394,7 @@ class Looks(NamedTuple):
 
 
 def _looks(point: SectionKey) -> Looks:
+    """Colours and dash of a point, by their numbers on the page; those of FOREIGN come last."""
     facts = point.behind
     extension, dash = extension_look(facts.extension)
     if getattr(point, "foreign", False):

@@ -215,6 +215,7 @@ def _typed(texts: Mapping[str, str]) -> dict:
         raise ValueError("there is no length: each line needs one")
     _check_interval(line, texts)
     line["encoding"] = encoding or method
+    # A method beside an encoding is its extension.
     line["extension"] = line["extension"] or (method if method and encoding else "none")
     line["scale_attention"] = line["scale_attention"] or "none"
     return line
@@ -230,7 +231,7 @@ def _number(name: str, text: str | None) -> float:
 
 def _tokens(name: str, text: str | None) -> int | None:
     """Number of tokens of a cell; None of an empty one. Raises ValueError, in words."""
-    value = _number(name, text)
+    value = _number(name, text)  # nan of an empty cell
     if text and not (value >= 1 and value % 1 == 0):
         raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
     if MOST_TOKENS < value < math.inf:
@@ -308,6 +309,7 @@ def place(
     The rest get sections of their own.
     """
     result = [list(section) for section in sections]
+    # First those that state a training length, since the others go into their sections too.
     for point in sorted(points, key=lambda point: point.train_len is None):
         fitting = [section for section in result if _fits(point, section)]
         if not fitting:

@@ -184,8 +184,8 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score] | list[
         line["untested"] = bool(line["untested"])
         facts["encoding"] = facts["encoding"] or line["encoding"]
         facts["extension"] = facts["extension"] or line["extension"]
-        known = by_seed if by_seed[SEEDS] else None
-        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"]), by_seed=known))
+        values = by_seed if by_seed[SEEDS] else None
+        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"]), by_seed=values))
     return points
 
 

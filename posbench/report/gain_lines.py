@@ -73,7 +73,7 @@ def gain_lines(
         row = evaluation.first
         encoding = label(row)[0]
         key = evaluation.key
-        if key not in references.gains:
+        if key not in references.gains:  # that of another protocol on the same windows, if any
             key = keys_by_windows.get(evaluation.windows)
         if key is None:
             unknown.append(UnknownGain(_why_unknown(evaluation), encoding, row["seed"]))
@@ -106,6 +106,7 @@ def _trainings(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 
 
 def _why_unknown(evaluation: Evaluation) -> str:
+    """End of the line on a training whose G is not known: what it takes to know it."""
     texts = ""
     if evaluation.full_from:
         texts = f" in texts of {evaluation.full_from} tokens or more (evaluate.max_length)"

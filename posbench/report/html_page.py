@@ -194,7 +194,7 @@ class Sources:
             *("training", "seed", "commit", "machine", "threads", "torch", "data fingerprint"),
             *("parameters", "started", "folder"),
         ]
-        return Grid(columns, rows, numeric=(1, 4, 7))
+        return Grid(columns, rows, numeric=(1, 4, 7))  # seed, threads and parameters
 
 
 def _provenance_cells(origin: RunMetadata) -> list[object]:

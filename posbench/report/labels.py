@@ -134,11 +134,13 @@ def trained_part_moved(row: dict) -> dict:
     is_wrapped = isinstance(args.get("base"), dict)  # an encoding around another one
     inner = args["base"] if is_wrapped else args
     scaling = inner.get("scaling")
-    inner_left = {
-        key: value
-        for key, value in inner.items()
-        if key not in ("scaling", "scaling_len", "amplitude") or not scaling and value is not None
-    }
+    inner_left = {}
+    for key, value in inner.items():
+        of_scaling = key in ("scaling", "scaling_len", "amplitude")
+        is_moved = of_scaling and scaling
+        is_empty = of_scaling and value is None
+        if not is_moved and not is_empty:
+            inner_left[key] = value
     row = {**row, "encoding_args": {**args, "base": inner_left} if is_wrapped else inner_left}
     if not scaling:
         return row

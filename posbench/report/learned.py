@@ -52,6 +52,7 @@ class Learned:
                 self.shares[run_id, *setting, method, row["task"]] = row["accuracy"]
             config = runs[run_id].config if run_id in runs else {}
             if method is None and _is_parent(label, first, config):
+                # Its answers inside the parent's window stand for the parent's own.
                 for row in _inside(evaluation, config[REACH]):
                     of_parent = (first["finetune"], *setting, None, row["task"])
                     self.shares.setdefault(of_parent, row["accuracy"])
@@ -73,9 +74,10 @@ class Learned:
         ]
         shares = [share for share in (of_run, *of_ancestors) if share is not None]
         parent_unasked = bool(of_ancestors) and of_ancestors[-1] is None
-        if not shares or parent_unasked and max(shares) < LEARNED:
+        if not shares:
             return None
-        return max(shares)
+        largest = max(shares)
+        return None if parent_unasked and largest < LEARNED else largest
 
     def _ancestors(self, run_id: str) -> list[str]:
         """Ids of the parent, its parent and so on, as far as they are known."""

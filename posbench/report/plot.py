@@ -256,6 +256,7 @@ def listed(words: str | Sequence[str] | None) -> list[str]:
     >>> listed("rope, longrope short=[1,2]")
     ['rope', 'longrope short=[1,2]']
     """
+    # A comma within brackets has a closing one behind it, and no opening one before that.
     parts = re.split(r",(?![^\[{(]*[\]})])", words) if isinstance(words, str) else words or ()
     return [part.strip() for part in parts if part.strip()]
 
@@ -417,7 +418,7 @@ def _mark(
     reading = _difference(point, drawn, other) if basis == SHARED else _reading(point, basis)
     if reading.value is None:
         return None
-    if drawn.unit == "bpb" and not (point.bpb and point.nll):
+    if drawn.unit == "bpb" and not (point.bpb and point.nll):  # its bytes are not known
         return None
     value = _in_unit(reading.value, drawn, point)
     if bars == SEED_LINES:
@@ -491,7 +492,7 @@ def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, x: 
     for key, rows in parts:
         part = list(rows.point)
         headings = list(map(names.value, dividing, key))
-        if by_method:
+        if by_method:  # the last columns are those of the method, which has one name
             headings = [*headings[: -len(METHOD)], line_name(*key[-len(METHOD) :])]
             columns = METHOD
         for group in [Group("", part)] if columns else groups(part):
@@ -506,13 +507,14 @@ def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, x: 
             elif x == "step":
                 trained = []
             panel = Panel(heading, lines, others=others, trained=trained)
-            if [line.name for line in lines] == [heading]:
+            if [line.name for line in lines] == [heading]:  # the heading names the one line
                 panel = without_names(panel)
             panels.append(panel)
     return panels
 
 
 def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
+    """Axes of all panels. Raises ConfigError for a logarithmic one that ends at 0 or below."""
     level = drawn.level
     bent = level == 0 and drawn.unit != "accuracy"
     log = {"x", "y"} if bent else {"x"}
@@ -521,7 +523,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     if options.log is not None:
         log = {one_of("log", word, "xy") for word in listed(options.log) if word != "none"}
     if drawn.unit == "accuracy" and level is None:
-        low, high = -0.03, 1.04
+        low, high = -0.03, 1.04  # around all shares
     else:
         low, high = y_ends(list(table.mark), level, bent, "y" in log)
         if drawn.x == "step" and level is None and "y" not in log:
@@ -585,6 +587,7 @@ def _usual_bars(shown: "pandas.DataFrame") -> str:
     """Bars of a figure without a choice: HIDDEN for intervals that would hide the lines."""
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)
+        # Intervals of paired differences hide no lines.
         values = [getattr(point, basis) for point in points] if basis in UNPAIRED else [0.0]
         if hide_lines(points, basis, max(values) - min(values)):
             return HIDDEN

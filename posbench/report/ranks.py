@@ -102,6 +102,7 @@ def _ranks(accuracies: dict[tuple, float]) -> dict[tuple, float]:
     {'rope': 2.5, 'alibi': 1.0, 'fox': 2.5}
     """
     values = list(accuracies.values())
+    # 1, those above, and half of the others that are alike.
     return {
         method: 0.5 + sum(other > accuracy for other in values) + 0.5 * values.count(accuracy)
         for method, accuracy in accuracies.items()

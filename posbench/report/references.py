@@ -214,7 +214,7 @@ def check_one_set(
         )
         if trainings_choose or not evaluation.stored or not evaluation.stored.targets:
             continue
-        task = (evaluation.first["task"] or "").partition(" ")[0]
+        task = (evaluation.first["task"] or "").partition(" ")[0]  # without its part
         check_targets(evaluation, first_of_set.setdefault((section(evaluation), task), evaluation))
 
 

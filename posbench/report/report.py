@@ -193,6 +193,7 @@ def _latex_comments(lines: Iterable[str]) -> str:
 def _of(
     section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluations: Iterable[Evaluation]
 ) -> list[Evaluation]:
+    """Evaluations of a section."""
     return [
         evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section
     ]
@@ -248,7 +249,7 @@ def _report(
     """Points and scores of evaluations, of CSVs of losses, and of validations, of which `folders`
     of reports hold some.
     """
-    runs = {
+    runs = {  # by run_id; of several origins the first counts, which comes last here
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
     }

@@ -176,6 +176,7 @@ class Run:
         write_json(self.summary, summary)
 
     def _describe(self, path: Path, text: str) -> None:
+        """Write a file on the training; `write_summary` writes it again if it is gone."""
         assert self._lock.is_locked
         self._descriptions[path] = text
         write_atomic(path, text)

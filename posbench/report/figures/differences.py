@@ -134,7 +134,7 @@ def heatmap(curve: list[CurvePoint], title: str):
                 _draw_difference(axes, place, line, cells[method].get(length), colours)
             style = {"va": "center", "fontsize": FONT}
             note(axes, names[method], (0, line + 0.5), (4 - names_width, 0), **style)
-            if line > 0 and rows[line - 1][0] == method[0]:
+            if line > 0 and rows[line - 1][0] == method[0]:  # its encoding is named above
                 continue
             name = shortened(method[0])
             note(axes, name, (0, line + 0.5), (-labels_width, 0), fontweight="bold", **style)

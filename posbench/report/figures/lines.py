@@ -175,7 +175,7 @@ def _fill(axes, panel: Panel) -> None:
         inside = [
             (x, mark)
             for x, mark in zip(xs, line.marks, strict=True)
-            if not (mark.y < bottom or mark.y > top)
+            if not (mark.y < bottom or mark.y > top)  # nan too: a gap of the line
         ]
         _draw_seeds(axes, line)
         _draw_line(axes, line, xs, inside)
@@ -205,6 +205,7 @@ def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[flo
     }
     ys = [mark.y for mark in line.marks]
     shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
+    # The one marker of all marks, if all are inside: then the line is drawn with it.
     common = shapes[0] if len(inside) == len(xs) and len(set(shapes)) == 1 else ""
     axes.plot(xs, ys, marker=common or "None", **style, **face)
     if common:
@@ -302,6 +303,7 @@ def _end(axes, xs: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float
     inside = [place for place in places if place[0] <= high]
     if inside == places:
         return places[-1]
+    # The line ends where it crosses the right edge; the edge's y is not used.
     corners = [inside[-1], places[len(inside)], (high, 1.0)]
     (x, y), (next_x, next_y), (edge, _) = axes.transScale.transform(corners)
     at_edge = y + (next_y - y) * (edge - x) / (next_x - x)
@@ -383,7 +385,8 @@ def carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) 
     """
     texts = {}  # {x: [(text, colour)]}
     over = axes.get_xaxis_transform()
-    caret = {"marker": 6, "markersize": 6, "clip_on": False, "zorder": 5, "transform": over}
+    shape = 6  # matplotlib's CARETUP
+    caret = {"marker": shape, "markersize": 6, "clip_on": False, "zorder": 5, "transform": over}
     for x, unsorted in beyond.items():
         values = sorted(unsorted)
         texts[x] = [(short_number(value, signed), colour) for value, colour in values]

@@ -133,7 +133,7 @@ class Names:
         if point.untested:
             text += "*"
         same_method = [other for other in panel if other.method == point.method]
-        others = len(same_method) < len(panel)
+        has_other_methods = len(same_method) < len(panel)
         details = [
             self.value(column, getattr(point, column))
             for column in telling
@@ -141,8 +141,9 @@ class Names:
         ]
         if point.source and differ(panel, "source"):
             details.append(self.source(point.source))
-        if not renamed and len(details) == 1 and list(telling) == [TOKENS] and not others:
-            return details[0]  # lines of one method, by length
+        lines_are_lengths = list(telling) == [TOKENS] and not has_other_methods
+        if not renamed and len(details) == 1 and lines_are_lengths:
+            return details[0]
         if details:
             text += f" ({', '.join(details)})"
         return shortened(text)
@@ -280,6 +281,7 @@ def lines_of(
     pens_of_others = foreign_pens(
         dict.fromkeys(point.method for point in figure if _foreign(point))
     )
+    # Where a hollow marker tells the scales apart, the marker's shape is that of the dash.
     markers_of_dashes = len(sources) == 1 and len(scales) <= 2
     pens_of_lengths = by_length(getattr(point, TOKENS, 0) for point in figure)
     drawn_methods = list(dict.fromkeys(line.point.method for line in marked))
@@ -295,7 +297,7 @@ def lines_of(
             pen = replace(pens_of_lengths[tokens], dash=DASHES[method % len(DASHES)])
         else:
             pen = replace(pens[key.look], hollow=key.scale != "none")
-            if not markers_of_dashes:
+            if not markers_of_dashes:  # the marker tells scales and sources apart
                 number = scales.index(key.scale) + sources.index(key.source)
                 pen = replace(pen, marker=MARKERS[number % len(MARKERS)])
         name = names.line(point, panel, telling)

@@ -211,9 +211,11 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     low = min([xs[0], *content.trained])
     high = max([xs[-1], *content.trained])
     if "x" in spec.log:
-        has_bars = any(mark.low is not None for mark in marks)
+        octaves_of_bars = 0.0
+        if any(mark.low is not None for mark in marks):
+            octaves_of_bars = 0.5 * ASIDE
         span = math.log2(high / low) + 0.5
-        aside = 2 ** (0.5 * ASIDE * has_bars + MARGIN * span / wide)
+        aside = 2 ** (octaves_of_bars + MARGIN * span / wide)
         low /= aside
         high *= aside
     else:

@@ -73,6 +73,7 @@ def save(
     import matplotlib
 
     written = []
+    # A fixed salt makes equal files; fonts of type 42 are text that can be searched and edited.
     rc = {"svg.hashsalt": "posbench", "svg.fonttype": fonts, "pdf.fonttype": 42}
     for file_format in formats:
         # with_suffix would replace .v2 in rope.v2
@@ -228,6 +229,7 @@ def colour_distance(first: str, second: str) -> float:
 
 
 def _oklab(colour: str) -> tuple[float, ...]:
+    """Colour in OKLab, where distances are those that are seen: lightness and two axes of hue."""
     from matplotlib.colors import to_rgb
 
     linear = [_linear(value) for value in to_rgb(colour)]
@@ -254,7 +256,9 @@ def with_luminance(colour: str, target: float) -> str:
     for _ in range(HALVINGS):
         share = (low + high) / 2
         mixed = tuple(part + share * (end - part) for part in rgb)
-        if (luminance(mixed) > target) == (end == 0.0):
+        too_light = luminance(mixed) > target
+        needs_more = too_light if end == 0.0 else not too_light
+        if needs_more:
             low = share
         else:
             high = share

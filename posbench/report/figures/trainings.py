@@ -270,6 +270,7 @@ def _losses(point: CurvePoint) -> dict[int, float]:
 
 
 def _floor_losses(point: CurvePoint) -> dict[int, float]:
+    """{seed: loss of its floor}."""
     return {
         seed.row["seed"]: seed.against_floor.base
         for seed in point.seeds or ()
@@ -573,7 +574,7 @@ def _by_steps(
         for method, records in grouped(at_this, method_of).items():
             marks = [mark(record) for record in sorted(records, key=steps_of)]
             lines.append(Line(names[method], marks, pens[method]))
-        levels = [0.0]
+        levels = [0.0]  # dashed: the models before fine-tuning, read at the first length
         if not relative:
             levels = [
                 getattr(record, value)

@@ -117,8 +117,8 @@ def values_of_seeds(record: SectionKey, column: str) -> dict[object, float]:
     seeds = by_seed.get(SEEDS) or ()
     if len(seeds) < 2 or len(values) != len(seeds):
         return {}
-    known = zip(seeds, values, strict=True)
-    return {seed: value for seed, value in known if value is not None}
+    pairs = zip(seeds, values, strict=True)
+    return {seed: value for seed, value in pairs if value is not None}
 
 
 def barred_mark(

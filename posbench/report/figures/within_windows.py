@@ -167,7 +167,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     # {end of a bin: its middle}
     middles = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     curve = [point for point in curve if EARLY * point.length >= train_len] or curve
-    loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, True)
+    loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, trained_note=True)
     columns = [loss]
     loss_bars = bars
     height = loss.edges.high - loss.edges.low

@@ -276,6 +276,7 @@ def _draw_weights(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     layer, _, _ = layer_styles(numbers, "even_weights")[0]
     draw_heads(axes, layer["even_weights"])
     axes.set_yscale("log")
+    # Neither None, of keys that are not seen, nor 0, which a log axis has not.
     weights = [value for row in layer["even_weights"] for value in row if value]
     axes.set_ylim(max(1e-9, min(weights) / 1.5), max(weights) * 1.5)
 

@@ -105,9 +105,11 @@ def sheet(tiles: dict[str, list[Tile]]) -> Figure:
     """
     factors = list(range(int(TOP) + 1))
     scales = tiles["scale_attention"]
-    sections = (
-        Section("Encodings", ENCODINGS, tiles["encoding"], [], 1.0, _draw_encoding),
-        Section("Extensions", EXTENSIONS, tiles["extension"], POSITIONS, 1.15, _draw_extension),
+    encodings = tiles["encoding"]
+    extensions = tiles["extension"]
+    sections = (  # with the ticks of y, and the inches of the heading and the text
+        Section("Encodings", ENCODINGS, encodings, [], 1.0, _draw_encoding),
+        Section("Extensions", EXTENSIONS, extensions, POSITIONS, 1.15, _draw_extension),
         Section("Scales of attention", SCALES, scales, factors, 1.0, _draw_scale),
     )
     width = LEFT + COLUMNS * (TILE + GAP)

@@ -172,7 +172,8 @@ def content_score(
             q, k = encoding.rotate(q, k, q_table, k_table)
         q_scale_K = view.after.scale(q_pos_K) if view.after is not None else None
         if q_scale_K is not None:
-            q, k = q * q_scale_K[:, None], k * view.after.scale(k_pos_K)[:, None]
+            q = q * q_scale_K[:, None]
+            k = k * view.after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
             q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])

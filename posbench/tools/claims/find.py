@@ -201,6 +201,7 @@ def _same_methods(cell: ClaimCell, row: dict) -> bool:
 
 
 def _plain_setting(setting: object) -> bool:
+    """True if claims are judged under a setting; what it does not state may be as usual."""
     return all(
         getattr(setting, name, usual) in (usual, None) for name, usual in PLAIN_SETTING.items()
     )

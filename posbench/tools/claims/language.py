@@ -241,11 +241,11 @@ def _claim(
         _one_line(source),
         _one_line(rule),
         stage,
-        tuple(_listed(experiment)),
-        tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(primary)),
-        tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(secondary)),
-        test,
-        shows,
+        experiments=tuple(_listed(experiment)),
+        primary=tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(primary)),
+        secondary=tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(secondary)),
+        test=test,
+        shows=shows,
     )
     if bool(claim.primary) == bool(test):
         raise ConfigError("it needs either primary endpoints or a test")

@@ -300,6 +300,7 @@ def _detail(finding: Finding) -> str:
 
 
 def _links(finding: Finding) -> str:
+    """Links from the folder of claims.md to the rows of a finding's experiments."""
     links = []
     for experiment in finding.experiment.split():
         folder = JUDGED_ON.get((finding.stage, experiment), f"../{experiment}")

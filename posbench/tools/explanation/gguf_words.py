@@ -168,7 +168,7 @@ def _latent_keys(rope: Rope, name: str) -> dict:
     if not reads(name, MULTIPLIER):
         raise Cannot("it multiplies all logits by the factor on cos and sin, and has no other")
     factor = rope.amplitude
-    if name != "deepseek2":
+    if name != "deepseek2":  # where llama.cpp's own is 1, else (1 + slope) / (1 + slope * on_all)
         factor = rope.amplitude * (1 + slope * on_all) / (1 + slope)
     return {MULTIPLIER: float(f"{on_all / 10:.12g}"), **_attn_factor(factor)}
 

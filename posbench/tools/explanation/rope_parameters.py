@@ -188,7 +188,7 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
     keys = {"rope_type", "rope_theta", "partial_rotary_factor", *TYPES[rope.kind]}
     if rope.kind == "yarn":
         keys.add("extrapolation_factor")
-    usual = dict(USUAL)
+    usual = dict(USUAL)  # values that need not be said
     if rope.kind in ("proportional", "longrope"):
         usual["factor"] = 1
     mapping = {
