@@ -49,9 +49,10 @@ class Xpos(Rope):
         return self.rate_D
 
     def between(self, upper_table: Tensor, lower_table: Tensor, share_T: Tensor) -> Tensor:
-        # The decay at a coordinate is that of both tables, which lie ahead of it and behind.
-        rate_F = self.rate_D[::2] if self.layout == "interleaved" else self.rate_D.chunk(2)[0]
-        ahead_TF = share_T[:, None].float() * rate_F.to(upper_table.device)
+        rate_D = self.rate_D.to(upper_table.device)
+        rate_F = rate_D.chunk(2)[0] if self.layout == "half" else rate_D[::2]
+        # Kernels decay a key from its own coordinate, and these tables lie ahead of it and behind.
+        ahead_TF = share_T[:, None].float() * rate_F
         upper_table = upper_table * ahead_TF.exp()
-        lower_table = lower_table * (ahead_TF - rate_F.to(upper_table.device)).exp()
+        lower_table = lower_table * (ahead_TF - rate_F).exp()
         return super().between(upper_table, lower_table, share_T)

@@ -1,12 +1,13 @@
 """GALI: keys far away share the trained positions, and logits between positions are interpolated.
 
-A query beyond training belongs to a chunk that ends at token e. Its e keys lie at positions below
-train_len: in the far part g keys to a position, key j at j / g; the last ones at j - (e -
-train_len), as in training. g = ceil((e - w) / (train_len - w)) is the smallest that leaves the last
-w keys so, and the far part is as short as fits (n = ceil((e - train_len) / (g - 1)) positions). So
-each query uses all trained distances (greedy). The logit at a distance r = ceil(m) - n of no whole
-number lies on the line between those at floor(r) and ceil(r). Li et al. 2025, arXiv 2502.02659,
-equations 2 and 3, algorithms 2 and 3 (adlnlp/Gali). Up to train_len tokens nothing changes.
+A query beyond training belongs to a chunk that ends before token e. The e keys lie at positions
+below train_len: in the far part, of p positions, key j at j / g; later ones at j - (e - train_len),
+as in training. g = ceil((e - w) / (train_len - w)) is the smallest with which the last w keys can
+lie so, and p = ceil((e - train_len) / (g - 1)) as small as fits, so that each query uses all
+trained distances (greedy). A query lies where its own key does, rounded up. The logit at a distance
+r of no whole number is on the line between those at floor(r) and ceil(r). Li et al. 2025, arXiv
+2502.02659, equations 2 and 3, algorithms 2 and 3 (adlnlp/Gali). Up to train_len tokens nothing
+changes.
 
 Rotations are linear in cos and sin, so the line between two logits is that between two rotations of
 the key. Queries of equal g share a band, whatever their chunks. Defaults: w = train_len / 8, chunks

@@ -38,6 +38,7 @@ BANDED = (
     "leaky_rerope",
     "self_extend",
     "dca",
+    "gali",
     "string",
     "lm_infinite",
     "streaming",

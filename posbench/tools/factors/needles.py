@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
 from posbench.config.schema import EvaluateConfig
+from posbench.config.typed_args import shown
 from posbench.data import prepare
 from posbench.data.corpus import fit_corpus
 from posbench.data.sources import TASK
@@ -31,7 +33,14 @@ USUAL = "niah_single_2"
 
 
 def needle_settings(job: Job, tasks: list | None) -> dict:
-    """Settings of `evaluate` that ask for needles: of `tasks`, of the run's own task, or USUAL."""
+    """Settings of `evaluate` that ask for needles: of `tasks`, of the run's own task, or USUAL.
+
+    Raises ConfigError for several tasks."""
+    if tasks is not None and len(tasks) != 1:
+        raise ConfigError(
+            f"evaluate.tasks={shown(tasks)} are {len(tasks)}, and a search has the loss of one:"
+            " name one, or leave them out."
+        )
     data = job.config.data
     has_task = data["tokenizer"] == TASK or data.get("mix")
     if tasks is None:

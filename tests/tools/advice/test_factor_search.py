@@ -484,6 +484,10 @@ def test_factors_beyond_training_and_the_original_frequencies_within(world, capf
         (["objective=needle", "evaluate.targets=8"], "evaluate.targets=8 is of no effect"),
         (["pairs=critical", "exact_first=4"], "exact_first=[4] is for pairs=all"),
         (["objective=loss"], "objective=loss"),
+        (
+            ["objective=needle", "evaluate.tasks=[passkey,niah_single_1]"],
+            "are 2, and a search has the loss of one",
+        ),
         (["objective=needle", "target=64", "dry=true"], "niah_single_2 needs"),
     ],
 )
