@@ -19,12 +19,31 @@ from torch import Tensor
 CHUNK = 64  # tokens, with a rate for each head
 # With a rate for each channel every pair of a chunk takes D numbers.
 CHANNEL_CHUNK = 16
+PIECE = 4096  # tokens whose chunks are prepared at once: whole chunks of either kind
 
 
 def gated_delta_rule(
     q_BHTD: Tensor, k_BHTD: Tensor, v_BHTV: Tensor, log_a_BHTE: Tensor, b_BHT: Tensor
 ) -> Tensor:
     """Output of every token: [B, H, T, V], in the format of the arguments, which is one."""
+    outputs = []
+    state_BHDV = None
+    arguments = (q_BHTD, k_BHTD, v_BHTV, log_a_BHTE, b_BHT)
+    for piece in zip(*(argument.split(PIECE, dim=2) for argument in arguments), strict=True):
+        output_BHTV, state_BHDV = _piece(*piece, state_BHDV)
+        outputs.append(output_BHTV)
+    return torch.cat(outputs, dim=2)
+
+
+def _piece(
+    q_BHTD: Tensor,
+    k_BHTD: Tensor,
+    v_BHTV: Tensor,
+    log_a_BHTE: Tensor,
+    b_BHT: Tensor,
+    state_BHDV: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Output of some tokens, and the state behind them, from the state before them, None for 0."""
     length = q_BHTD.shape[2]
     chunk = CHUNK if log_a_BHTE.shape[-1] == 1 else CHANNEL_CHUNK
 
@@ -53,7 +72,6 @@ def gated_delta_rule(
         end_BHN1E.exp().mT,
     )
     outputs = []
-    state_BHDV = None
     # `unbind`, since the gradient of a slice is as large as the whole.
     for value, key, query, read, ending_key, decay in zip(
         *(part.unbind(dim=2) for part in parts), strict=True
@@ -65,7 +83,7 @@ def gated_delta_rule(
         value = value - key @ state_BHDV
         outputs.append(query @ state_BHDV + read @ value)
         state_BHDV = decay * state_BHDV + ending_key @ value
-    return torch.cat(outputs, dim=2)[:, :, :length]
+    return torch.cat(outputs, dim=2)[:, :, :length], state_BHDV
 
 
 def _decayed_products(

@@ -12,6 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.gated_deltanet import GatedDeltaNet
 from posbench.encodings.kimi_delta import KimiDelta
 from posbench.evaluation.scorer import Scorer
+from posbench.position import delta_rule
 from posbench.position.delta_rule import gated_delta_rule
 from posbench.position.hook_shapes import check_hooks
 from posbench.position.instantiate import make
@@ -50,7 +51,8 @@ def step_by_step(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, b: Tensor) -> T
 
 @pytest.mark.parametrize("rates", [1, 5])
 @pytest.mark.parametrize("length", [1, 15, 16, 65, 150])
-def test_chunks_and_their_gradients_are_the_recurrence(length, rates):
+def test_chunks_and_their_gradients_are_the_recurrence(length, rates, monkeypatch):
+    monkeypatch.setattr(delta_rule, "PIECE", 64)
     leaves = [leaf.requires_grad_() for leaf in arguments(length, rates)]
     result, expected = gated_delta_rule(*leaves), step_by_step(*leaves)
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
