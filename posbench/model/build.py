@@ -117,7 +117,8 @@ def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | N
 
 def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
     """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all
-    are compared from one start.
+    are compared from one start. Where an encoding's layers have no attention, other matrices are
+    drawn in its place, and those after them differ.
     """
     keep_freed()
     encoding = make_encoding(cfg)

@@ -60,7 +60,7 @@ def test_memory_grows_with_the_length_alone():
     counted = 0
     for triple in legal_pairs(1024, 16)[::8] + scaled_sample(1024, 10, 16):
         encoding, extension, scale = make_triple(*triple, **shape)
-        # A text of 64 training lengths has dozens of gali's bands, each with turned keys of its own.
+        # Of gali 64 training lengths have dozens of bands, each with turned keys of its own.
         if fed_length(extension, 16, 1024) < 1024 or triple[1] == "gali":
             continue
         model, mib = small_model(encoding, **shape), []
