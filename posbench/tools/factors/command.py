@@ -70,7 +70,7 @@ def search_factors(request: Request) -> None:
     if not job.run.finished:
         launch_one(job, request.launcher, command)
     log = folder / f"{plan.name}-{cell.eval_id[:8]}.jsonl"
-    losses, known_losses = search(plan, text, sizes, log)
+    losses, reference_losses = search(plan, text, sizes, log)
     best = min(losses, key=losses.__getitem__)
     first, *factors = best
     exact_first = 0 if plan.critical else first
@@ -79,8 +79,8 @@ def search_factors(request: Request) -> None:
     dumped = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
     write_atomic(path, comments + dumped)
     print(f"{len(losses):,} sets of factors of {text.in_words}, nats/token:")
-    found = f"found, pair {first}" if plan.critical else "found"
-    for label, loss in {**known_losses, found: losses[best]}.items():
+    found_label = f"found, pair {first}" if plan.critical else "found"
+    for label, loss in {**reference_losses, found_label: losses[best]}.items():
         print(f"  {label:15} {loss:.4f}")
     print(f"yaml {path}")
     print("\n".join(_ways_to_use(job, node, folder, plan.name)))

@@ -128,7 +128,7 @@ def _check_legal(job: Job) -> None:
 def search(
     plan: SearchPlan, text: TextToRead, sizes: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
-    """(losses of all individuals, losses by name of the model as it is and of known factors).
+    """(losses of all individuals, losses by name of the model as it is and of published factors).
 
     What the log knows is not measured again.
     """
@@ -145,15 +145,15 @@ def search(
     evaluation = cell_evaluation(model, text.corpus, cell, device)
     seed = cell.evaluate.seed
     spectrum = _spectrum(model, target)
+    published_factors = _published_factors(spectrum, evaluation.train_len, target)
     factor = target / evaluation.train_len
-    known_factors = _known_factors(spectrum, evaluation.train_len, target)
     if plan.critical:
         space = critical_space(factor)
         starts = critical_starts(space, spectrum, evaluation.train_len, seed)
     else:
         space = Space(plan.exact, HIGHEST * factor)
-        first = 0 if 0 in plan.exact else plan.exact[0]
-        starts = {name: (first, *factors) for name, factors in known_factors.items()}
+        exact_first = 0 if 0 in plan.exact else plan.exact[0]
+        starts = {name: (exact_first, *factors) for name, factors in published_factors.items()}
     needles = None
     if plan.needles:
         needles = draw_needles(text.corpus, cell.evaluate, text.n_windows)
@@ -171,10 +171,10 @@ def search(
         return make({**cell.extension, **arguments})
 
     with Progress(sizes.total * text.n_windows * target, "search", "tokens") as progress:
-        known_losses = {"as it is": measure(extension=NoExtension())}
+        reference_losses = {"as it is": measure(extension=NoExtension())}
         if plan.critical:  # else they are starts
-            for name, factors in known_factors.items():
-                known_losses[name] = measure(extension=with_factors(factors, exact_first=0))
+            for name, factors in published_factors.items():
+                reference_losses[name] = measure(extension=with_factors(factors, exact_first=0))
         best = math.inf
 
         def loss(individual: Individual) -> float:
@@ -196,7 +196,7 @@ def search(
         if plan.critical or individual[0] in plan.exact:
             losses[individual] = nll
     start_losses = {name: losses[start] for name, start in starts.items()}
-    return losses, {**known_losses, **start_losses}
+    return losses, {**reference_losses, **start_losses}
 
 
 def _logged_losses(log: Path, first_number: str) -> dict[Individual, float]:
@@ -219,17 +219,17 @@ def _spectrum(model: "GPT | Reader", target: int) -> "Spectrum":
     return next(spectrum for spectrum in spectra if spectrum is not None)
 
 
-def _known_factors(spectrum: "Spectrum", train_len: int, target: int) -> dict[str, list[float]]:
+def _published_factors(spectrum: "Spectrum", train_len: int, target: int) -> dict[str, list[float]]:
     """{name: factors} of PI, of NTK-aware scaling and of YaRN."""
     from posbench.extensions.ntk import Ntk
     from posbench.extensions.ntk_by_parts import NtkByParts
     from posbench.position.geometry import Span
 
     span = Span(train_len, target, target)
-    known_factors = {"pi's factors": [span.factor] * len(spectrum.freq_F)}
+    published_factors = {"pi's factors": [span.factor] * len(spectrum.freq_F)}
     for name, extension in (("ntk's", Ntk()), ("yarn's", NtkByParts(ramp="index"))):
         divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
         # a pair that does not turn has any factor
         rising_F = divisor_F.nan_to_num(span.factor).cummax(0).values
-        known_factors[f"{name} factors"] = rising_F.tolist()
-    return known_factors
+        published_factors[f"{name} factors"] = rising_F.tolist()
+    return published_factors
