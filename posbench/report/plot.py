@@ -575,7 +575,10 @@ def _caption(
     lost = _lost_line(table)
     if lost:
         lines.append(lost)
-    barred = [point for point, mark in zip(shown.point, shown["mark"], strict=True) if mark.low]
+    barred = []
+    for point, mark in zip(shown.point, shown["mark"], strict=True):
+        if mark.low is not None:  # an interval may end at 0
+            barred.append(point)
     measured = [point for point in barred if isinstance(point, CurvePoint) and not point.foreign]
     lines += sentences(two_seeds(measured))
     if any(point.untested for point in table.point):

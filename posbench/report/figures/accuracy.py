@@ -48,6 +48,7 @@ from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, grouped, span, tick_lengths
 from posbench.report.scores import GUESSES
 
+HEADING = 8.4  # points of the name of a map
 CELL, ROW = 34, 15  # points: width and height of a cell of a map
 WIDEST = 900  # points of a row of maps or panels
 Cells = Mapping[tuple[int, int], Score]  # by row and length
@@ -183,7 +184,8 @@ def _draw_maps(
     names_width = 14 + max(map(width, rows))
     map_width = CELL * len(lengths)
     map_height = ROW * len(rows)
-    step = max(map_width, *map(width, maps)) + 20
+    headings_width = max(width(heading, HEADING, "bold") for heading in maps)
+    step = max(map_width, headings_width) + 20
     row_height = above + map_height + 34
     columns = max(1, min(len(maps), int(WIDEST // step)))
     frame = Frame(title, names_width + columns * step, math.ceil(len(maps) / columns) * row_height)
@@ -192,7 +194,7 @@ def _draw_maps(
         left = names_width + column * step
         axes = frame.axes(left, line * row_height + above, map_width, map_height)
         _set_up_map(axes, lengths, rows, with_names=column == 0)
-        note(axes, heading, (0, 0), (0, 5), fontsize=8.4, fontweight="bold")
+        note(axes, heading, (0, 0), (0, 5), fontsize=HEADING, fontweight="bold")
         for row, length in itertools.product(range(len(rows)), lengths):
             if (row, length) not in scores:
                 draw_unmeasured(axes, lengths.index(length), row)

@@ -55,7 +55,8 @@ HALF = {  # {column: column of half of its interval}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}  # {column: ends}
 # Columns of the ledger that an expression may name: other names of endpoints end in its columns.
 LEDGER = ("verdict", "documents", "compared")
-NUMERALS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")  # of stages
+# Of stages, from the first.
+NUMERALS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def fill(source: str, text: str) -> str:
