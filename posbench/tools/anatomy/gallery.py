@@ -194,9 +194,13 @@ def _tile(group: str, name: str) -> Tile | None:
 def _dissect(
     encoding: dict, extension: dict | None = None, scale_attention: dict | None = None
 ) -> Anatomy | None:
-    """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect."""
+    """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect, and for
+    an encoding without attention.
+    """
     with seeded(0):
         made_encoding = make(encoding, SHAPE)
+    if all(layer.encoding.mixes for layer in made_encoding.layers()):
+        return None
     made_extension = make(extension or group_yamls("extension")["none"])
     scale = make(scale_attention or group_yamls("scale_attention")["none"], SHAPE)
     trained_scale = None
@@ -214,6 +218,15 @@ def _dissect(
 
 
 def _draw_encoding(axes: Axes, anatomy: Anatomy) -> str:
+    """Draw an encoding, and return words about it."""
+    words = _draw_scores(axes, anatomy)
+    without_attention = len(anatomy.numbers["without_attention"])
+    if without_attention:
+        words += f", in {SHAPE.n_layer - without_attention} of {SHAPE.n_layer} layers"
+    return words
+
+
+def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
     numbers = anatomy.numbers
     view = anatomy.views[0]
     if len(anatomy.views) > 1:

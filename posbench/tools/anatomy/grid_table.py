@@ -91,7 +91,7 @@ def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list
         if not view.layer.extended and not isinstance(extension, NoExtension):
             continue
         layers = "all"
-        if len(views) > 1:
+        if len(view.numbers) < shape.n_layer:
             layers = f"{name_of(view.encoding)} in {len(view.numbers)} of {shape.n_layer} layers"
         row = Row(
             encoding=name,

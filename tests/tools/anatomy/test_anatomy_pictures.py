@@ -48,5 +48,7 @@ def test_the_gallery_shows_every_method(monkeypatch):
     groups = ("encoding", "extension", "scale_attention")
     tiles = {group: gallery.dissected(group) for group in groups}
     for group in groups:
-        assert sorted(tile.name for tile in tiles[group]) == choices(group)
+        without_attention = {"gated_deltanet", "kimi_delta"}
+        shown = sorted(tile.name for tile in tiles[group])
+        assert shown == [name for name in choices(group) if name not in without_attention]
     assert len(gallery.sheet(tiles).axes) == sum(map(len, tiles.values()))
