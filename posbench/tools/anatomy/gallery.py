@@ -58,7 +58,7 @@ ENCODINGS = (
     " (each channel) says of it, from blue -1 to orange +1. Curves: what is added to the score of"
     f" a head, down to {FLOOR:.0f} nats; learned numbers as they start. Where it depends on"
     " content: gates of a token of zeros, and the logarithm of the weights where all content"
-    " scores are 0. 1 of 4: one layer has attention, the others a recurrence."
+    " scores are 0. 1 of 4: layers with attention."
 )
 EXTENSIONS = (
     f"y: how far a key seems, x: how far it is, to {LENGTH} tokens, trained at {SHAPE.train_len}"
