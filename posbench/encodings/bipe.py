@@ -1,11 +1,10 @@
 """BiPE: a position within the segment, added to the embedding, and one of the segment.
 
 A segment ends with a separator. Token t, the n-th of segment s, gets row n of a learned table; and
-pairs of tokens are told apart by the numbers of their segments alone, by RoPE (`BipeRope`) or by
-ALiBi (`BipeAlibi`, score -= m_h (s_i - s_j)). He et al. 2024, arXiv 2401.16421 (ICML 2024), and
-zhenyuhe00/BiPE: separators are the line end and the full stop; the table has train_len rows, and
-later tokens of a segment take the last; ALiBi's slopes are multiplied by 96, since segments are
-longer than tokens.
+pairs of tokens are told apart by the numbers of their segments alone, by RoPE here or by ALiBi in
+bipe_alibi.py. He et al. 2024, arXiv 2401.16421 (ICML 2024), and zhenyuhe00/BiPE: separators are the
+line end and the full stop; the table has train_len rows, and later tokens of a segment take the
+last.
 
 `separators` are numbers of tokens, by default the bytes of line end and full stop: give those of
 another tokenizer. PI and changes of frequencies act on the numbers of segments."""
@@ -14,10 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.alibi import slopes
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Above0, Base, Layout, Shape, Trait
-from posbench.position.interfaces import Encoding
+from posbench.position.geometry import Base, Layout, Shape
 
 LINE_END_AND_FULL_STOP = (10, 46)  # as bytes
 
@@ -50,47 +47,17 @@ class BipeRope(Rope):
         layout: Layout = "half",
     ):
         super().__init__(shape, base, layout)
-        self.separators = _checked(separators)
-        self.rows_TC = _rows(shape, init_std)
+        self.separators = checked_separators(separators)
+        self.rows_TC = new_rows(shape, init_std)
 
     def embed_text(self, tokens_BT: Tensor) -> Tensor:
-        return _within(self.rows_TC, tokens_BT, self.separators)
+        return rows_within(self.rows_TC, tokens_BT, self.separators)
 
     def content_positions(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
         return segments(tokens_BT, self.separators)[1][:, None].float()
 
 
-class BipeAlibi(Encoding):
-    """Rows within segments, ALiBi between them. Raises ConfigError for no separators."""
-
-    traits = Trait.CONTENT
-    reads_tokens = True
-    tested_with = {"window": "a mask: no position moves"}
-
-    def __init__(
-        self,
-        shape: Shape,
-        separators: list[int] | None = None,
-        init_std: float = 0.02,
-        slope_scale: Above0 = 96.0,
-    ):
-        super().__init__(shape)
-        self.separators = _checked(separators)
-        self.rows_TC = _rows(shape, init_std)
-        slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
-        self.register_buffer("slope_H", slope_H, persistent=False)
-
-    def embed_text(self, tokens_BT: Tensor) -> Tensor:
-        return _within(self.rows_TC, tokens_BT, self.separators)
-
-    def gates(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
-        """Minus a slope at the first token of each segment but the first."""
-        number_BT = segments(tokens_BT, self.separators)[1]
-        begins_B1T = number_BT.diff(dim=1, prepend=number_BT[:, :1])[:, None].float()
-        return -self.slope_H[:, None] * begins_B1T
-
-
-def _checked(separators: list[int] | None) -> list[int]:
+def checked_separators(separators: list[int] | None) -> list[int]:
     """The separators, by default LINE_END_AND_FULL_STOP. Raises ConfigError for an empty list."""
     if separators is None:
         return list(LINE_END_AND_FULL_STOP)
@@ -102,11 +69,12 @@ def _checked(separators: list[int] | None) -> list[int]:
     return separators
 
 
-def _rows(shape: Shape, init_std: float) -> nn.Parameter:
+def new_rows(shape: Shape, init_std: float) -> nn.Parameter:
+    """Learned rows [train_len, C] of positions within a segment, normal with this deviation."""
     return nn.Parameter(torch.empty(shape.train_len, shape.d_model).normal_(std=init_std))
 
 
-def _within(rows_TC: Tensor, tokens_BT: Tensor, separators: list[int]) -> Tensor:
+def rows_within(rows_TC: Tensor, tokens_BT: Tensor, separators: list[int]) -> Tensor:
     """Row of each token by its position within its segment: [B, T, C]."""
     position_BT = segments(tokens_BT, separators)[0]
     return rows_TC[position_BT.clamp(max=len(rows_TC) - 1)]

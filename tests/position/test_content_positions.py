@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
-from posbench.encodings.bipe import BipeAlibi, BipeRope, segments
+from posbench.encodings.bipe import BipeRope, segments
+from posbench.encodings.bipe_alibi import BipeAlibi
 from posbench.encodings.fox import Fox
 from posbench.encodings.grape_ap import GrapeAp, path_sums
 from posbench.encodings.none import NoEncoding

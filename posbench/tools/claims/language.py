@@ -37,6 +37,7 @@ STAGES = {
     7: "seven",
     8: "eight",
     9: "nine",
+    10: "ten",
 }
 
 
