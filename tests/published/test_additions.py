@@ -112,6 +112,7 @@ def test_a_figure_is_a_declared_function(tmp_path, monkeypatch):
         "def toy(section, title):\n"
         "    return None\n"
     )
+    registry.report_figures()  # modules declare once: into the real table, not into the copy
     monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
     monkeypatch.setattr(registry, "_declared", dict(registry._declared))
     registry.report_figures.cache_clear()
