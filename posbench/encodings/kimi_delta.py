@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.encodings.gated_deltanet import DeltaMixer, log_rates
+from posbench.position.delta_mixer import DeltaMixer, log_rates
 from posbench.position.geometry import Shape, Size
 from posbench.position.interfaces import Encoding
 from posbench.position.products import Linear

@@ -21,6 +21,7 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Size
 from posbench.position.products import Linear
+from posbench.position.short_convolution import ShortConvolution
 
 
 class SelectiveRope(Rope):
@@ -74,16 +75,8 @@ class _Angles(nn.Module):
         super().__init__()
         self.down = Linear(d_model, rank, bias=False)
         self.up = Linear(rank, n_pairs, bias=False)
-        bound = kernel**-0.5  # as torch's convolutions begin
-        self.weight_KN = nn.Parameter(torch.empty(kernel, n_pairs).uniform_(-bound, bound))
+        self.conv = ShortConvolution(n_pairs, kernel)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Angles of all heads' pairs in units of their frequency: [B, T, H F]."""
-        phi_BTN = self.up(self.down(x_BTC))
-        length = phi_BTN.shape[1]
-        # A causal convolution of each channel by itself: zeros stand before the first token.
-        padded_BTN = F.pad(phi_BTN, (0, 0, len(self.weight_KN) - 1, 0))
-        result_BTN = torch.zeros_like(phi_BTN)
-        for first, weight_N in enumerate(self.weight_KN):
-            result_BTN = result_BTN + padded_BTN[:, first : first + length] * weight_N
-        return result_BTN
+        return self.conv(self.up(self.down(x_BTC)))

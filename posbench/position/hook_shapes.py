@@ -3,11 +3,11 @@ and that no position depends on later tokens.
 
 Letters: T tokens, C channels, H heads, R columns of a bias, S queries and K keys."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Bias
@@ -37,10 +37,12 @@ def check_hooks(encoding: Encoding) -> None:
         for result in _results(layer_encoding, index):
             _check(layer_encoding, result)
         if layer_encoding.placed_by_content:
-            _check_causal(layer_encoding, index, "content_positions")
+            positions = layer_encoding.content_positions
+            _check_causal(layer_encoding, index, positions, "content_positions moves")
             _check_turns(layer_encoding)
         if layer_encoding.mixes:
-            _check_causal(layer_encoding, index, "mixer")
+            mixed = _mixed_by(layer_encoding.mixer(index))
+            _check_causal(layer_encoding, index, mixed, "mixer changes")
 
 
 @torch.no_grad()
@@ -97,23 +99,24 @@ def _check(encoding: Encoding, result: HookResult) -> None:
     )
 
 
+def _mixed_by(mixer: nn.Module) -> Callable[..., Tensor]:
+    """Function from the arguments of a hook of content to the output of a mixer, [B, C, T]."""
+    return lambda x_BTC, *_: mixer(x_BTC).mT
+
+
 @torch.no_grad()
-def _check_causal(encoding: Encoding, index: int, hook: str) -> None:
-    """Raise ConfigError if the last token changes what a hook gives for an earlier one."""
+def _check_causal(encoding: Encoding, index: int, hook: Callable[..., Tensor], fault: str) -> None:
+    """Raise ConfigError, with `fault`, if the last token changes what a hook gives for an earlier
+    one. The tokens are on the third axis of what it gives.
+    """
     zeros_BTC, *rest = _content(encoding, index)  # input of a layer, and the layer's index
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
-    if hook == "mixer":
-        mixer = encoding.mixer(index)
-        earlier = mixer(zeros_BTC)[:, :-1]
-        other_earlier = mixer(other_BTC)[:, :-1]
-    else:
-        earlier = encoding.content_positions(zeros_BTC, *rest)[:, :, :-1]
-        other_earlier = encoding.content_positions(other_BTC, *rest)[:, :, :-1]
+    earlier = hook(zeros_BTC, *rest)[:, :, :-1]
+    other_earlier = hook(other_BTC, *rest)[:, :, :-1]
     if not torch.allclose(earlier, other_earlier):
-        verb = "changes" if hook == "mixer" else "moves"
         raise ConfigError(
-            f"{type(encoding).__name__}.{hook} {verb} a token by what comes after it: a"
+            f"{type(encoding).__name__}.{fault} a token by what comes after it: a"
             " model would see what it predicts; let each token depend on earlier tokens alone."
         )
 

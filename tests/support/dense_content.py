@@ -50,7 +50,7 @@ def selective_rope(case: Case) -> Tensor:
     """Each token's angles are a sum over the last four tokens; what it has turned is their sum."""
     down, up, kernel = (
         case.parameter(f"angles.{case.layer}.{name}")
-        for name in ("down.weight", "up.weight", "weight_KN")
+        for name in ("down.weight", "up.weight", "conv.weight_KW")
     )
     parts = case.x_TC.unflatten(-1, (case.n_head, -1))
     unit_TC = (parts / parts.norm(dim=-1, keepdim=True)).flatten(-2)

@@ -41,6 +41,7 @@ from posbench.report.records import CurvePoint, Score
 from posbench.report.references import Seed
 from posbench.report.report import Report, collect
 from posbench.results.search import ROWS, is_evidence
+from posbench.results.stages import STAGES
 from posbench.statistics.crossed import Sums
 from posbench.statistics.over_seeds import SeedValue, over_seeds
 
@@ -55,8 +56,6 @@ HALF = {  # {column: column of half of its interval}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}  # {column: ends}
 # Columns of the ledger that an expression may name: other names of endpoints end in its columns.
 LEDGER = ("verdict", "documents", "compared")
-# Of stages, from the first.
-NUMERALS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def fill(source: str, text: str) -> str:
@@ -154,8 +153,7 @@ def _is_endpoint(line: Mapping[str, str], name: str) -> bool:
     """True if a line of the ledger has a name such as "stage two: C2", or "C2" of stage 1."""
     stage, endpoint = re.fullmatch(r"(?:stage (\w+): )?(.*)", name).groups()
     names = f"{line['claim']} {line['endpoint']}".strip()
-    number = 1 + NUMERALS.index(stage or "one")
-    return line["stage"] == str(number) and names == endpoint
+    return STAGES[int(line["stage"])] == (stage or "one") and names == endpoint
 
 
 def _values(lines: list[dict[str, str]], column: str, in_nats: bool) -> list[Value]:

@@ -164,12 +164,12 @@ def content_score(
         q, k = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K]
         k_pos_K = band.k_pos_T[keys_K[seen_K]]
         q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
-        if encoding.table(q_pos_K, view.after) is not None and len(k_pos_K):
-            q_table, k_table = (
-                band_table(encoding, view.after, pos_K, band.band.interpolated)
-                for pos_K in (q_pos_K, k_pos_K)
-            )
-            q, k = encoding.rotate(q, k, q_table, k_table)
+        if len(k_pos_K):
+            interpolated = band.band.interpolated
+            q_table = band_table(encoding, view.after, q_pos_K, interpolated)
+            if q_table is not None:
+                k_table = band_table(encoding, view.after, k_pos_K, interpolated)
+                q, k = encoding.rotate(q, k, q_table, k_table)
         q_scale_K = view.after.scale(q_pos_K) if view.after is not None else None
         if q_scale_K is not None:
             q = q * q_scale_K[:, None]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError
+from posbench.results.stages import STAGES
 from posbench.statistics.verdict_rules import Rule, exclusive
 
 MEASURES = {
@@ -27,18 +28,6 @@ MEASURES = {
 }
 BOTH = "both"
 GATES = (BOTH, "confirmed", "none")
-STAGES = {
-    1: "one",
-    2: "two",
-    3: "three",
-    4: "four",
-    5: "five",
-    6: "six",
-    7: "seven",
-    8: "eight",
-    9: "nine",
-    10: "ten",
-}
 
 
 @dataclass(frozen=True)

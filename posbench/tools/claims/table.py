@@ -9,8 +9,9 @@ from pathlib import Path
 from posbench.common import csv_records
 from posbench.report.records import grouped
 from posbench.report.table_formats import Table, markdown_row
+from posbench.results.stages import STAGES
 from posbench.tools.claims.judge import BY_TEST, NOT_MEASURED, Finding
-from posbench.tools.claims.language import STAGES, endpoint_name
+from posbench.tools.claims.language import endpoint_name
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
 # The end of a note on an endpoint that was not measured; other notes lack it.
