@@ -1,7 +1,8 @@
 """Cost of jobs: size and floating-point operations (FLOP) of a model, estimates of time and disk.
 
-Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model size
-if there are any, of texts of the same model size, method, number format and about the same length.
+Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model
+size, of texts of the same model size, method, number format and about the same length. Where no
+such training is stored, some steps are made to time them, if a step is short.
 Work that took less than LEAST seconds is left out: most of it was beginning, which more work does
 not repeat.
 
@@ -24,6 +25,7 @@ from posbench.common.machine import cores
 from posbench.common.quantities import duration_words
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
+from posbench.config.typed_args import class_named
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.registry import protocol
@@ -57,7 +59,9 @@ Missing = Sequence[tuple[Job, EvaluationCell, list[int]]]
 class ModelSize:
     """Size of a model for arithmetic: parameters of a layer and of the head, channels of all heads.
 
-    The few parameters of position are left out.
+    The few parameters of position are left out. `mixers` are the encodings that have no attention
+    in their layers. Those are counted like attention, but take longer: a rate of theirs holds only
+    for models with the same.
     """
 
     layer: int
@@ -65,6 +69,7 @@ class ModelSize:
     head: int
     tied: bool
     width: int
+    mixers: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -96,7 +101,26 @@ def model_size(config: JobConfig) -> ModelSize:
     model = config.model
     head = vocabulary(config) * model.d_model
     width = model.head_width * model.n_head
-    return ModelSize(model.layer_parameters, model.n_layer, head, model.tied, width)
+    return ModelSize(
+        layer=model.layer_parameters,
+        n_layer=model.n_layer,
+        head=head,
+        tied=model.tied,
+        width=width,
+        mixers=tuple(_mixers(config.encoding)),
+    )
+
+
+def _mixers(node: dict) -> Iterator[str]:
+    """Classes of an encoding, and of those in it, whose layers have no attention.
+
+    Only posbench's: stored runs may name any class, and to ask it would import it."""
+    target = node.get("_target_", "")
+    if target.startswith("posbench.") and getattr(class_named(target), "mixes", False):
+        yield target
+    for argument in node.values():
+        if isinstance(argument, dict):
+            yield from _mixers(argument)
 
 
 def vocabulary(config: JobConfig) -> int:
@@ -190,7 +214,7 @@ class Timing:
         self.training: dict[ModelSize, list[float]] = defaultdict(list)
         self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
         self.speeds: dict[tuple, EvaluationSpeed] = {}  # {(run, number format): speed}
-        self.stepped = False  # True once steps were made to time them
+        self.stepped: set[ModelSize] = set()  # of which steps were made to time them
         self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
         for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
@@ -210,9 +234,9 @@ class Timing:
         model = model_size(job.config)
         train = job.config.train
         step = model.training(train.train_len) * train.tokens_per_step
-        if not self.training and step <= STEP_FLOP:
+        if model not in self.training and step <= STEP_FLOP:
             self._time_steps(job, model, step, threads=max(1, cores() // at_once))
-        if self.stepped:
+        if model in self.stepped:
             basis = "some steps made just now"
         elif model in self.training:
             basis = "runs of this model size"
@@ -235,7 +259,7 @@ class Timing:
         with contextlib.suppress(*DAMAGED, RuntimeError):
             seconds = step_seconds(job.config, vocabulary(job.config), threads)
             self.training[model].append(seconds / step)
-            self.stepped = True
+            self.stepped.add(model)
 
     def of_text(
         self,
@@ -281,7 +305,8 @@ class Timing:
     def _add(self, run: Run) -> None:
         """Add the times of a stored run: its training, and its evaluations."""
         nested = read_metadata(run.path).nested
-        config = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
+        parts = ("encoding", "model", "data", "train")
+        config = JobConfig.of({key: nested[key] for key in parts})
         model = model_size(config)
         train_len = config.train.train_len
         summary = run.read_summary()

@@ -31,6 +31,7 @@ from posbench.training.time_training import step_seconds
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
 NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
+ROPE = {"_target_": "posbench.encodings.rope.Rope"}
 NTK, PI = {"_target_": "posbench.extensions.ntk.Ntk"}, {"_target_": "posbench.extensions.pi.Pi"}
 DATA = {"tokenizer": "bytes", "bos": False}
 EVALUATE = {
@@ -69,7 +70,7 @@ def measured(folder: Path, name: str, speed: float, model: dict, **seconds: floa
     path = folder / name
     (path / "evals" / "fixed_targets").mkdir(parents=True)
     (path / "config.yaml").write_text(
-        json.dumps({"encoding": {}, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA})
+        json.dumps({"encoding": ROPE, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA})
     )
     (path / "train.json").write_text(
         json.dumps({"sha256": "x", "tokens_per_second": speed, "seconds": 60.0})
@@ -123,6 +124,29 @@ def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch)
     assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and asked == [
         256
     ]  # a stored training is known better
+
+
+def test_layers_without_attention_are_timed_and_not_told_by_attention(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "posbench.training.time_training.step_seconds", lambda cfg, vocab_size, threads: 3.0
+    )
+    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL)
+    kimi = {
+        "_target_": "posbench.encodings.hybrid.Hybrid",
+        "local": {"_target_": "posbench.encodings.kimi_delta.KimiDelta"},
+        "full": ROPE,
+    }
+    hybrid = job(tmp_path, "a-16-s0-0000000002", encoding=kimi)
+    assert cost([hybrid], [hybrid], [])[1].startswith(
+        "about 5 min of training by some steps made just now; "
+    )
+    fox = {"_target_": "posbench.encodings.fox.Fox"}
+    attending = job(tmp_path, "a-16-s0-0000000003", encoding=fox)
+    assert cost([attending], [attending], [])[1].startswith(
+        "about 2 min of training by runs of this model size; "
+    )
+    foreign = job(tmp_path, "a-16-s0-0000000004", encoding={"_target_": "elsewhere.Mine"})
+    assert model_size(foreign.config) == size(MODEL)  # a class of others is not imported
 
 
 def test_steps_made_to_measure_leave_nothing_behind():
