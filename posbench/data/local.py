@@ -238,9 +238,11 @@ def texts(file: Path, column: str) -> Iterator[str]:
             advice = "give one object in each line"
         raise ConfigError(f"{file} cannot be read (row {n_read}: {reason}): {advice}.") from error
     if n_read and not has_column:
+        columns = ", ".join(sorted(row))
+        if len(columns) > LONGEST_REASON:
+            columns = f"{columns[:LONGEST_REASON]} ..."
         raise ConfigError(
-            f"{file} has no column {column}: set data.source.column to one of"
-            f" {', '.join(sorted(row))}."
+            f"{file} has no column {column}: set data.source.column to one of {columns}."
         )
 
 

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from script_calls import call
 from spoils import PLACES, SMALL
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import RunError
 from posbench.config.schema import JobConfig
 from posbench.data import fingerprint, prepare
 from posbench.data.tokenizers import PretrainedTokenizer, load_tokenizer, owned_bytes
@@ -232,20 +232,6 @@ def test_two_processes_build_once(tmp_path):
     assert (tmp_path / "log").read_text() == "built\n" and not any(
         "another process" in err for _, err in outputs
     )
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["path=.", "tokenizer=/no/tokenizer.json"], "/no/tokenizer.json does not exist"),
-        (["path=.", "+source.colour=red"], "colour"),
-        (["path=.", "source._target_=posbench.data.local.NoSuch"], "NoSuch"),
-    ],
-)
-def test_what_the_user_can_mend_is_said(overrides, says, monkeypatch, tmp_path):
-    monkeypatch.chdir(write(tmp_path, TEXTS))
-    with pytest.raises(ConfigError, match=says):
-        fingerprint(data_config("local", *overrides))
 
 
 def edited_while_read(monkeypatch, path, text, keep_time):

@@ -61,49 +61,6 @@ def test_json_is_read_in_every_form(tmp_path, form, packed):
 
 
 LINE = b'{"text": "a"}\n'
-BAD = {
-    "two in a line": (
-        "a.jsonl",
-        LINE[:-1] + LINE,
-        r"cannot be read \(row 0: Extra data.*: give one object in each line",
-    ),
-    "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read \(row 1: "),
-    "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', "cannot be read .*utf-8"),
-    "deep": ("a.jsonl", b"[" * 200_000, "cannot be read"),
-    "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read"),
-    "a list in a line": ("a.jsonl", LINE + b"[1]\n", "int instead of an object"),
-    "no text": (
-        "a.jsonl",
-        LINE + b'{"text": 5}\n',
-        "Row 1 of .* has int in text: set data.source.column",
-    ),
-    "half a pair": (
-        "a.jsonl",
-        LINE + b'{"text": "\\ud800"}\n',
-        r"cannot be read \(row 1: .*surrogates not allowed",
-    ),
-    "no such column": (
-        "a.jsonl",
-        b'{"a\\u001b[31m": 1, "b": 2}\n',
-        "no column text: set data.source.column to one of a.*, b",
-    ),
-    "no gzip": ("a.jsonl.gz", LINE, "cannot be read .*gzip"),
-    "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read"),
-    "garbage of a parquet": (
-        "a.parquet",
-        b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1",
-        "cannot be read",
-    ),
-    "a text that is none": ("a.txt", b"caf\xe9", r"is not UTF-8 text \(byte 3\)"),
-}
-
-
-@pytest.mark.parametrize("kind", BAD)
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, kind):
-    name, content, says = BAD[kind]
-    with pytest.raises(ConfigError, match=says) as error:
-        rows_of(tmp_path, name, content)
-    assert f"/train/{name}" in str(error.value) and str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["a[0].jsonl", "http::x.jsonl", "{a,b}.jsonl", "%41.jsonl"])
@@ -178,28 +135,3 @@ def test_few_test_documents_name_the_share(tmp_path, capfd):
     )
     prepare(local(tmp_path / "few", "source.test_share=0.4"), tmp_path / "cache")
     assert "test_share" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["the same", ""])
-def test_an_empty_split_says_what_counts_as_a_document(tmp_path, text):
-    write(tmp_path / "texts", {f"{n}.txt": text for n in range(9)})
-    with pytest.raises(ConfigError, match="has no document in its train split that has a token"):
-        prepare(local(tmp_path / "texts"), tmp_path / "cache")
-
-
-BOOK = {"file": "test/t.txt", "order": 1, "sha256": "a"}
-NO_MANIFESTS = {
-    "cut short": "{",
-    "a list": "[]",
-    "a number as file": json.dumps({**BOOK, "file": 5}),
-    "orders of two types": json.dumps({**BOOK, "order": [1]}) + "\n" + json.dumps(BOOK),
-    "no UTF-8": "\udcff",
-}
-
-
-@pytest.mark.parametrize("content", NO_MANIFESTS.values(), ids=NO_MANIFESTS)
-def test_a_list_of_books_that_is_none_is_refused(tmp_path, content):
-    write(tmp_path, {"train/a.txt": "a", "test/t.txt": "t", "validation/v.txt": "v"})
-    (tmp_path / "MANIFEST.jsonl").write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match="MANIFEST.jsonl|not UTF-8"):
-        fingerprint(data_config("books") | {"path": str(tmp_path)})

@@ -52,23 +52,6 @@ def test_parquet_rows_by_named_files(tmp_path):
         splits_of(data_config("local", f"path={tmp_path}"))
 
 
-@pytest.mark.parametrize(
-    ("texts", "says"),
-    [
-        ({"a.txt": "a", "b.txt": "b"}, "2 documents"),
-        ({"train/a.txt": "a", "test/b.txt": "b"}, "no validation"),
-        (
-            {"train/a.txt": "a", "test/b.txt": "b", "validation/c.txt": "c", "d.txt": "d"},
-            "d.txt is in none",
-        ),
-        ({"a.csv": "a"}, "no file that ends in"),
-    ],
-)
-def test_folders_that_make_no_splits_are_refused(tmp_path, texts, says):
-    with pytest.raises(ConfigError, match=says):
-        splits_of(data_config("local", f"path={write(tmp_path, texts)}"))
-
-
 BOOKS = {
     "train/b.txt": "second\n",
     "train/a.txt": "first\n",
@@ -176,8 +159,6 @@ def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
     config = data_config(
         "books", f"path={path}", "source.skip_test_bytes=6", "source.test_extra=true"
     )
-    with pytest.raises(ConfigError, match="needs the author"):
-        splits_of(config)
     listed = [json.loads(line) for line in manifest(authors, texts).splitlines()]
     lines = [
         line | {"author": author} for line, author in zip(listed, authors.values(), strict=True)
@@ -191,12 +172,6 @@ def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
     assert list(splits["train"]) == ["train/a.txt", "train/b.txt"]
     usual = data_config("books", f"path={path}", "source.skip_test_bytes=6")
     assert fingerprint(config) != fingerprint(usual)
-    with pytest.raises(ConfigError, match="leave one of them out"):
-        splits_of(
-            data_config(
-                "books", f"path={path}", "source.train_extra=true", "source.test_extra=true"
-            )
-        )
     del next(line for line in lines if line["file"].endswith("f.txt"))["author"]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
     with pytest.raises(ConfigError, match="has none of train-extra/f.txt"):
@@ -295,8 +270,6 @@ def test_a_column_that_the_hub_does_not_have_is_refused(monkeypatch):
 @pytest.mark.parametrize("choice", ["wikitext103", "fineweb_edu"])
 def test_hub_configurations_pin_a_commit(choice):
     assert len(fingerprint(data_config(choice))) == 64
-    with pytest.raises(ConfigError, match="revision=main is not a commit"):
-        fingerprint(data_config(choice, "source.revision=main"))
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -354,17 +327,3 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
         prepare(config, tmp_path / "cache")
     said = capfd.readouterr().err + caplog.text
     assert "Retrying" not in said and "thrown while" not in said
-
-
-@pytest.mark.parametrize("name", ["../gpt2", "a b", "/" + "a" * 5000])
-def test_a_path_that_can_be_no_name_of_the_hub_is_a_missing_file(tmp_path, name):
-    with pytest.raises(ConfigError, match=".* does not exist: correct the path"):
-        fingerprint(
-            data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}") | {"tokenizer": name}
-        )
-
-
-@pytest.mark.parametrize("path", ["/" + "a" * 5000, "/dev/zero"], ids=ascii)
-def test_a_path_that_is_no_folder_or_file_of_text_is_refused(path):
-    with pytest.raises(ConfigError, match="does not exist|has no file that ends in"):
-        fingerprint(data_config("local") | {"path": path})

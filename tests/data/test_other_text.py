@@ -8,7 +8,7 @@ from script_calls import call
 from test_cli import TINY
 from test_data import data_config, write
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import RunError
 from posbench.config.identity import eval_id
 from posbench.config.schema import EvaluateConfig, JobConfig
 from posbench.data.corpus import prepare, read_text_of, resolved_text
@@ -71,44 +71,6 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     (folder / "one" / "a.txt").write_text("something else " * 99)
     with pytest.raises(RunError, match="other of evaluate.text changed during this command"):
         read_text_of(trained, cfg, text, "all")
-
-
-@pytest.mark.parametrize(
-    "text, says",
-    [
-        ("locl", "evaluate.text=locl is not a text.*did you mean local"),
-        (
-            "books",
-            (
-                r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books,"
-                r" path: PATH\}'"
-            ),
-        ),
-        (
-            {"name": "local", "paht": "x"},
-            "evaluate.text.paht is not a key of evaluate.text: it takes name, path, source",
-        ),
-        (
-            {"name": "local", "path": "{mine}"},
-            "mine, which is already the text of the training",
-        ),
-        ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
-    ],
-)
-def test_what_is_no_other_text_is_refused(tmp_path, text, says):
-    mine = write(tmp_path / "mine", TRAINED)
-    text = (
-        {key: value.replace("{mine}", str(mine)) for key, value in text.items()}
-        if isinstance(text, dict)
-        else text
-    )
-    with pytest.raises(ConfigError, match=says):
-        resolved(asked(tmp_path, text))
-
-
-def test_a_task_has_no_tokens_for_text():
-    with pytest.raises(ConfigError, match="data=mqar is a task: leave it out"):
-        resolved_text("pysource", data_config("mqar"), None)
 
 
 def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place():
