@@ -73,13 +73,12 @@ def search_factors(request: Request) -> None:
     losses, reference_losses = search(plan, text, sizes, log)
     best = min(losses, key=losses.__getitem__)
     first, *factors = best
-    exact_first = 0 if plan.critical else first
-    node = {**cell.extension, "factors": factors, "exact_first": exact_first}
+    node = {**cell.extension, "factors": factors, "exact_first": plan.space.exact_first(best)}
     comments = f"# {title}: {losses[best]:.4f} nats/token\n# {command}\n"
     dumped = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
     write_atomic(path, comments + dumped)
     print(f"{len(losses):,} sets of factors of {text.in_words}, nats/token:")
-    found_label = f"found, pair {first}" if plan.critical else "found"
+    found_label = f"found, pair {first}" if plan.space.name == "critical" else "found"
     for label, loss in {**reference_losses, found_label: losses[best]}.items():
         print(f"  {label:15} {loss:.4f}")
     print(f"yaml {path}")

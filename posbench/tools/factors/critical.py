@@ -11,21 +11,45 @@ Deviations: crossovers are LongRoPE's and may take the other parent's d, where t
 mutation alone; the factors before d begin with d's base in the starts too (algorithm 1 takes that
 of the first candidate, beyond which factors would exceed the searched ones)."""
 
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from posbench.tools.factors.evolution import Individual, Space, rising
 
 if TYPE_CHECKING:
-    from posbench.position.geometry import Spectrum
+    from torch import Tensor
 
 MOST_TURNS = 10  # in training, of the first pair that may be critical
 
 
 class CriticalSpace(Space):
     """Factors that follow from those of the pairs from the first number on."""
+
+    name: ClassVar[str] = "critical"
+    first_number: ClassVar[str] = "critical_pair"
+
+    def starts(
+        self, published: Mapping[str, Sequence[float]], turns_F: "Tensor", seed: int
+    ) -> dict[str, Individual]:
+        """{name: individual} of a start for each candidate, the last of them the pair of theory."""
+        rng = np.random.default_rng(seed)
+        last_pair = len(turns_F) - 1
+        in_theory = min(int((turns_F > 1).sum()), last_pair)
+        first = min(int((turns_F > MOST_TURNS).sum()), in_theory)
+        starts = {}
+        for pair in range(first, in_theory + 1):
+            factor = round(rng.uniform(self.lowest, self.highest), 2)
+            factors = [max(self.lowest, factor)] * len(turns_F)
+            starts[f"critical pair {pair}"] = self.completed((pair, *factors))
+        return starts
+
+    def exact_first(self, individual: Individual) -> int:
+        return 0
+
+    def includes(self, individual: Individual) -> bool:
+        return True
 
     def begin(self, first: int) -> int:
         return first
@@ -43,20 +67,3 @@ class CriticalSpace(Space):
 def critical_space(factor: float) -> CriticalSpace:
     """Space of an extension by a factor; the critical pair is none that a mutation draws."""
     return CriticalSpace(firsts=(), lowest=factor, highest=2 * factor)
-
-
-def critical_starts(
-    space: CriticalSpace, spectrum: "Spectrum", train_len: int, seed: int
-) -> dict[str, Individual]:
-    """{name: individual} of a start for each candidate, the last of them the pair of theory."""
-    rng = np.random.default_rng(seed)
-    turns_F = spectrum.freq_F * train_len / (2 * math.pi)
-    last_pair = len(turns_F) - 1
-    in_theory = min(int((turns_F > 1).sum()), last_pair)
-    first = min(int((turns_F > MOST_TURNS).sum()), in_theory)
-    starts = {}
-    for pair in range(first, in_theory + 1):
-        factor = round(rng.uniform(space.lowest, space.highest), 2)
-        factors = [max(space.lowest, factor)] * len(turns_F)
-        starts[f"critical pair {pair}"] = space.completed((pair, *factors))
-    return starts

@@ -12,10 +12,14 @@ the published code leaves at the values of its start. critical.py has the space 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Individual = tuple[float, ...]  # exact_first, then a factor for each pair
 FACTOR_STEP = 0.01
@@ -35,6 +39,26 @@ class Space:
     firsts: Sequence[int]
     highest: float
     lowest: float = 1.0
+    name: ClassVar[str] = ""  # "" for LongRoPE's
+    first_number: ClassVar[str] = "exact_first"  # name of the first number
+
+    def starts(
+        self, published: Mapping[str, Sequence[float]], turns_F: "Tensor", seed: int
+    ) -> dict[str, Individual]:
+        """{name: individual} of the first ones that are measured.
+
+        `published` are the factors of other methods by name, `turns_F` the turns of each pair in
+        training [F]."""
+        first = 0 if 0 in self.firsts else self.firsts[0]
+        return {name: (first, *factors) for name, factors in published.items()}
+
+    def exact_first(self, individual: Individual) -> int:
+        """Number of first positions that keep their angles."""
+        return int(individual[0])
+
+    def includes(self, individual: Individual) -> bool:
+        """True if this search may have measured an individual of the same model and text."""
+        return individual[0] in self.firsts
 
     def begin(self, first: int) -> int:
         """First pair whose factor is searched, of an individual with this first number."""

@@ -20,7 +20,7 @@ from posbench.evaluation.registry import protocol
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job
-from posbench.tools.factors.critical import critical_space, critical_starts
+from posbench.tools.factors.critical import critical_space
 from posbench.tools.factors.evolution import HIGHEST, Individual, Sizes, Space, evolve
 from posbench.tools.factors.needles import draw_needles, needle_loss, needle_settings
 from posbench.tools.request import TextToRead
@@ -40,14 +40,12 @@ EXACT_FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 class SearchPlan(NamedTuple):
     """A job whose one evaluation is that of the usual factors at the target, and what is searched.
 
-    `exact`: values of exact_first. `needles`: the objective is the loss of answers. `critical`: the
-    space is LongRoPE2's."""
+    `needles`: the objective is the loss of answers."""
 
     job: Job
     target: int
-    exact: list[int]
+    space: Space
     needles: bool
-    critical: bool
 
     @property
     def name(self) -> str:
@@ -55,14 +53,9 @@ class SearchPlan(NamedTuple):
         words = ["longrope", str(self.target)]
         if self.needles:
             words.append("needle")
-        if self.critical:
-            words.append("critical")
+        if self.space.name:
+            words.append(self.space.name)
         return "_".join(words)
-
-    @property
-    def first_number(self) -> str:
-        """Name of the first number of an individual."""
-        return "critical_pair" if self.critical else "exact_first"
 
 
 def plan_search(raw: dict) -> SearchPlan:
@@ -78,7 +71,6 @@ def plan_search(raw: dict) -> SearchPlan:
             " longer one."
         )
     needles = raw["objective"] == "needle"
-    critical = raw["pairs"] == "critical"
     usual_windows = FEW_WINDOWS if train_len > LONG else MANY_WINDOWS
     evaluate |= {
         "protocol": ["fixed_targets"],
@@ -92,27 +84,28 @@ def plan_search(raw: dict) -> SearchPlan:
     extension = {**raw["extension"], "mode": "fixed", "target_len": target}
     (job,) = plan_jobs([{**raw, "extension": extension, "evaluate": evaluate}])
     _check_legal(job)
-    exact = _exact_first(raw["exact_first"], train_len, critical)
-    return SearchPlan(job, target, exact, needles, critical)
+    space = _space(raw["pairs"], raw["exact_first"], train_len, target)
+    return SearchPlan(job, target, space, needles)
 
 
-def _exact_first(asked: list[int] | None, train_len: int, critical: bool) -> list[int]:
-    """Values of exact_first to search. Raises ConfigError for those that cannot be."""
-    if critical:
-        if asked not in (None, [0]):
+def _space(pairs: str, exact_first: list[int] | None, train_len: int, target: int) -> Space:
+    """The space of a search. Raises ConfigError for values of exact_first that cannot be."""
+    factor = target / train_len
+    if pairs == "critical":
+        if exact_first not in (None, [0]):
             raise ConfigError(
-                f"exact_first={shown(asked)} is for pairs=all, and pairs=critical leaves no"
+                f"exact_first={shown(exact_first)} is for pairs=all, and pairs=critical leaves no"
                 " position exact: leave one of them out."
             )
-        return [0]
-    exact = asked or [first for first in EXACT_FIRST if first <= train_len]
-    exact = list(dict.fromkeys(exact))
+        return critical_space(factor)
+    usual = [first for first in EXACT_FIRST if first <= train_len]
+    exact = list(dict.fromkeys(exact_first or usual))
     if max(exact) > train_len:
         raise ConfigError(
             f"exact_first={max(exact)} exceeds the model's training length of {train_len:,} tokens:"
             " give no more."
         )
-    return exact
+    return Space(exact, HIGHEST * factor)
 
 
 def _check_legal(job: Job) -> None:
@@ -125,6 +118,40 @@ def _check_legal(job: Job) -> None:
             raise ConfigError(verdict.reason)
 
 
+class Objective:
+    """Loss that a search lowers: that of a text at the target, read with an extension."""
+
+    def __init__(self, plan: SearchPlan, text: TextToRead) -> None:
+        from posbench.model.build import load_model, pick_device
+        from posbench.sweep.evaluate_cell import cell_evaluation
+
+        config = plan.job.config
+        (cell,) = plan.job.cells
+        device = pick_device(config.device)
+        self.model = load_model(plan.job.run, config, text.corpus.vocab_size, device).eval()
+        self.cell = cell
+        self.target = plan.target
+        self.evaluation = cell_evaluation(self.model, text.corpus, cell, device)
+        self.needles = None
+        if plan.needles:
+            self.needles = draw_needles(text.corpus, cell.evaluate, text.n_windows)
+
+    def loss(self, **changes: object) -> float:
+        """Loss in nats per token with changes of the evaluation, such as another extension."""
+        evaluation = replace(self.evaluation, **changes)
+        if self.needles is not None:
+            return needle_loss(evaluation, self.needles)
+        nll_NS, _ = protocol(self.cell.protocol)(evaluation).score(self.target)
+        return float(nll_NS.mean(dtype="float64"))
+
+    def with_factors(self, factors: Sequence[float], exact_first: int) -> "Extension":
+        """The extension with factors, one for each pair."""
+        from posbench.position.instantiate import make
+
+        arguments = {"factors": list(factors), "exact_first": exact_first}
+        return make({**self.cell.extension, **arguments})
+
+
 def search(
     plan: SearchPlan, text: TextToRead, sizes: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
@@ -133,48 +160,24 @@ def search(
     What the log knows is not measured again.
     """
     from posbench.extensions.none import NoExtension
-    from posbench.model.build import load_model, pick_device
-    from posbench.position.instantiate import make
-    from posbench.sweep.evaluate_cell import cell_evaluation
 
-    job = plan.job
-    target = plan.target
-    (cell,) = job.cells
-    device = pick_device(job.config.device)
-    model = load_model(job.run, job.config, text.corpus.vocab_size, device).eval()
-    evaluation = cell_evaluation(model, text.corpus, cell, device)
-    seed = cell.evaluate.seed
-    spectrum = _spectrum(model, target)
-    published_factors = _published_factors(spectrum, evaluation.train_len, target)
-    factor = target / evaluation.train_len
-    if plan.critical:
-        space = critical_space(factor)
-        starts = critical_starts(space, spectrum, evaluation.train_len, seed)
-    else:
-        space = Space(plan.exact, HIGHEST * factor)
-        exact_first = 0 if 0 in plan.exact else plan.exact[0]
-        starts = {name: (exact_first, *factors) for name, factors in published_factors.items()}
-    needles = None
-    if plan.needles:
-        needles = draw_needles(text.corpus, cell.evaluate, text.n_windows)
-    logged = _logged_losses(log, plan.first_number)
+    objective = Objective(plan, text)
+    space = plan.space
+    train_len = objective.evaluation.train_len
+    seed = objective.cell.evaluate.seed
+    spectrum = _spectrum(objective.model, plan.target)
+    turns_F = spectrum.freq_F * train_len / (2 * math.pi)
+    published_factors = _published_factors(spectrum, train_len, plan.target)
+    starts = space.starts(published_factors, turns_F, seed)
+    logged = _logged_losses(log, space.first_number)
+    tokens_read = text.n_windows * plan.target  # for one individual
 
-    def measure(**changes: object) -> float:
-        changed = replace(evaluation, **changes)
-        if needles is not None:
-            return needle_loss(changed, needles)
-        nll_NS, _ = protocol(cell.protocol)(changed).score(target)
-        return float(nll_NS.mean(dtype="float64"))
-
-    def with_factors(factors: Sequence[float], exact_first: int) -> "Extension":
-        arguments = {"factors": list(factors), "exact_first": exact_first}
-        return make({**cell.extension, **arguments})
-
-    with Progress(sizes.total * text.n_windows * target, "search", "tokens") as progress:
-        reference_losses = {"as it is": measure(extension=NoExtension())}
-        if plan.critical:  # else they are starts
-            for name, factors in published_factors.items():
-                reference_losses[name] = measure(extension=with_factors(factors, exact_first=0))
+    with Progress(sizes.total * tokens_read, "search", "tokens") as progress:
+        reference_losses = {"as it is": objective.loss(extension=NoExtension())}
+        for name, factors in published_factors.items():
+            if name not in starts:
+                extension = objective.with_factors(factors, exact_first=0)
+                reference_losses[name] = objective.loss(extension=extension)
         best = math.inf
 
         def loss(individual: Individual) -> float:
@@ -182,18 +185,18 @@ def search(
             nll = logged.get(individual)
             if nll is None:
                 first, *factors = individual
-                extension = with_factors(factors, 0 if plan.critical else first)
-                nll = measure(extension=extension, progress=progress.update)
-                append_lines(log, [{"nll": nll, plan.first_number: first, "factors": factors}])
+                extension = objective.with_factors(factors, space.exact_first(individual))
+                nll = objective.loss(extension=extension, progress=progress.update)
+                append_lines(log, [{"nll": nll, space.first_number: first, "factors": factors}])
             else:
-                progress.update(text.n_windows * target, spared=True)
+                progress.update(tokens_read, spared=True)
             best = min(best, nll)
             progress.update(0, part=True, best=best)
             return nll
 
         losses = evolve(loss, starts.values(), space, sizes, seed)
     for individual, nll in logged.items():  # of searches with other sizes
-        if plan.critical or individual[0] in plan.exact:
+        if space.includes(individual):
             losses[individual] = nll
     start_losses = {name: losses[start] for name, start in starts.items()}
     return losses, {**reference_losses, **start_losses}

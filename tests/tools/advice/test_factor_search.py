@@ -18,10 +18,10 @@ from test_advise import checkpoint_and_text
 
 import posbench
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape, Span, Spectrum
+from posbench.position.geometry import Shape, Span
 from posbench.position.instantiate import make
 from posbench.tools.factors import factor_search
-from posbench.tools.factors.critical import critical_space, critical_starts
+from posbench.tools.factors.critical import critical_space
 from posbench.tools.factors.evolution import (
     FACTOR_STEP,
     HIGHEST,
@@ -393,7 +393,7 @@ def test_a_critical_search_begins_at_each_candidate_and_keeps_its_space(seed):
     """The best is known: pair 9 and factors that rise from 4.4 to 6."""
     freq_F = torch.tensor([1000 ** (-c / PAIRS) for c in range(PAIRS)], dtype=torch.float64)
     space = critical_space(FACTOR)
-    starts = critical_starts(space, Spectrum(freq_F, 1000.0, 2 * PAIRS), train_len=512, seed=seed)
+    starts = space.starts({}, freq_F * 512 / (2 * math.pi), seed)
     periods = 2 * math.pi / freq_F
     in_theory = int((periods < 512).sum())  # the first that makes no full turn
     candidates = [c for c in range(in_theory + 1) if periods[c] >= 51.2]
