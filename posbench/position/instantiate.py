@@ -46,7 +46,7 @@ def checked(
     `name` is the node's key in error messages, by default the class's group. The first `filled`
     parameters of the class are given by posbench and not by the user: by default none for an
     extension, else one (the Shape). Raises ConfigError as `make` does."""
-    method_name(node)
+    method_name(node)  # raises for a node without a _target_
     cls = class_named(node["_target_"])
     group = _group(cls)
     if kind is not None and not issubclass(cls, kind):
@@ -60,6 +60,7 @@ def checked(
     filled_names = tuple(inspect.signature(cls).parameters)[:filled]
     keywords = arguments(name, cls, method_args(node), filled_names)
     for key, inner in nodes_within(keywords, name):
+        # A class from outside is checked when it is made.
         if str(inner["_target_"]).startswith(OWN):
             checked(inner, name=key)
     return cls, keywords

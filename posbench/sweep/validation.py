@@ -25,9 +25,9 @@ KEY = "train.validate_lengths"
 
 
 def validation_settings(train: TrainConfig) -> EvaluateConfig:
-    """Settings with which protocol fixed_targets gives the losses of a validation of a finished
-    training.
-    """
+    """Settings that repeat the validation of a finished training with protocol fixed_targets.
+
+    Targets and floor are those of validations: they follow from the length of pretraining."""
     settings = EvaluateConfig(
         lengths=train.validate_lengths,
         max_length=max(train.validate_lengths),

@@ -504,7 +504,7 @@ def _cells(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
 @report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
 def steps(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of a section's losses; None if no method was fine-tuned by several step counts."""
-    shown = tuned([point for point in points if point.nll is not None])
+    shown = fine_tuned_by_steps([point for point in points if point.nll is not None])
     if not shown:
         return None
     return _by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)], bars)
@@ -512,13 +512,15 @@ def steps(points: list[CurvePoint], title: str, bars: str = INTERVAL):
 
 @report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
 def accuracy_steps(section: list[Score], title: str, bars: str = INTERVAL):
-    """Figure of a section's accuracies, a row for each part of a task; None as `steps`."""
+    """Figure of a section's accuracies, a row for each task; None if no method was fine-tuned by
+    several step counts.
+    """
     scores = [score for score in section if score.depth is None]
     parts = {}  # {heading: scores}
     for task, of_task in grouped(scores, lambda score: score.task).items():
-        several = tuned(of_task)
-        if several:
-            parts[f"{task}: accuracy"] = several
+        by_steps = fine_tuned_by_steps(of_task)
+        if by_steps:
+            parts[f"{task}: accuracy"] = by_steps
     if not parts:
         return None
     notes = [caption_lines(section)[0]]
@@ -530,7 +532,7 @@ def accuracy_steps(section: list[Score], title: str, bars: str = INTERVAL):
     return _by_steps(parts, "accuracy", "share of answers", title, notes, bars)
 
 
-def tuned(records: Sequence[Record]) -> list[Record]:
+def fine_tuned_by_steps(records: Sequence[Record]) -> list[Record]:
     """Records of the methods that were fine-tuned by several numbers of steps."""
     children = [
         record

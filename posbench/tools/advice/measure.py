@@ -79,6 +79,10 @@ class Measurements:
             self.options[option.name] = option
         return readings
 
+    def leave_out(self, options: Sequence[Option], length: int) -> None:
+        """Put the options that are refused or never act at a length into `left_out`."""
+        self.readings([(option, [length]) for option in options])
+
     def _reading(self, option: Option, length: int) -> Reading:
         """Methods and length to evaluate for an option; no methods where it changes nothing."""
         from posbench.position.instantiate import make
@@ -168,8 +172,9 @@ class Measurements:
         plan = self.plan
         config = self.job.config
         probed = plan.probed(families)
-        self.readings([(option, [plan.probe]) for option in probed])  # fills left_out
+        self.leave_out(probed, plan.probe)
         timing = Timing([self.job])
+        # a window at the target length, whose last tokens are scored
         text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
         seconds = timing.of_text(self.job, config.evaluate.dtype, NO_EXTENSION, NO_SCALE, text)
         seconds_per_flop = seconds / model_size(config).forward(text)

@@ -42,38 +42,43 @@ def _explain_file(what: str, name: str, file: Gguf, changes: Changes) -> Explana
             f"{name} has no config.json, which {changes.reader} reads: give flags or keys of"
             " llama.cpp, or the folder."
         )
-    before = llama_setting(file, name)
-    setting, findings = _read_by_llama(file, name, before, changes)
+    original = llama_setting(file, name)
+    setting, findings = _read_by_llama(file, name, original, changes)
     words = []
     if not _moves_positions(changes):
-        words = confirmed(in_words(setting, before, what), setting, before, file)
-    return _explanation(what, LLAMA, setting, before, findings, words, changes)
+        words = in_words(setting, original, what)
+        words = confirmed(words, setting, original, file)
+    return _explanation(what, LLAMA, setting, original, findings, words, changes)
 
 
 def _explain_config(what: str, name: str, config: dict, changes: Changes) -> Explanation:
-    """Explain a config.json, with changes for the file that llama.cpp makes of it if there are
-    any.
-    """
-    before = read_setting(config, name)
+    """Explain a config.json. Changes of llama.cpp are those of the file that it makes of it."""
+    original = read_setting(config, name)
     changed = applied(config, changes)
-    setting = read_setting(changed, name, before.trained, changes.reader)
-    findings = config_findings(config, changed, setting, before, changes)
+    setting = read_setting(changed, name, original.trained, changes.reader)
+    findings = config_findings(config, changed, setting, original, changes)
     reader = changes.reader
     if changes.flags or changes.keys:
         reader = LLAMA
-        try:
-            file = converted(setting)
-        except Cannot as reason:
-            raise ConfigError(
-                f"{name} does not become a file of llama.cpp here ({reason}): explain its .gguf"
-                " file instead."
-            ) from None
-        setting, of_llama = _read_by_llama(file, name, before, changes)
-        findings += of_llama
+        file = _converted(setting, name)
+        setting, llama_file_findings = _read_by_llama(file, name, original, changes)
+        findings += llama_file_findings
     words = []
     if not _moves_positions(changes):
-        words = confirmed(in_words(setting, before, what, config), setting, before, config)
-    return _explanation(what, reader, setting, before, findings, words, changes)
+        words = in_words(setting, original, what, config)
+        words = confirmed(words, setting, original, config)
+    return _explanation(what, reader, setting, original, findings, words, changes)
+
+
+def _converted(setting: Setting, name: str) -> Gguf:
+    """Keys of the file that llama.cpp makes of a setting. Raises ConfigError if it makes none."""
+    try:
+        return converted(setting)
+    except Cannot as reason:
+        raise ConfigError(
+            f"{name} does not become a file of llama.cpp here ({reason}): explain its .gguf file"
+            " instead."
+        ) from None
 
 
 def _read_by_llama(
