@@ -21,7 +21,7 @@ from posbench.config.identity import training_identity
 from posbench.config.schema import check_config, typed
 from posbench.config.typed_args import Check, arguments, class_named, convert
 from posbench.data.sources import make_source
-from posbench.model.build import check_methods, make_encoding, pick_device
+from posbench.model.build import check_methods, make_encoding
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.sweep.jobs import plan_jobs
@@ -372,5 +372,3 @@ def test_a_device_is_named_as_torch_names_it(name):
     )
     with pytest.raises(ConfigError, match=f"device={name} must be .*{said}"):
         check_config(unresolved(compose("run", [f"device='{name}'"])))
-    with pytest.raises(ConfigError, match=said):
-        pick_device(name)

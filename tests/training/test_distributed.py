@@ -42,16 +42,12 @@ from posbench.common import machine
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.common.signals import Stopped
-from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.model.build import check_device, pick_device
 from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
-from posbench.sweep import child_processes as sweep
-from posbench.sweep import worker
-from posbench.sweep.jobs import Job
 from posbench.training.distributed import World, join
 from posbench.training.loop import fit
-from posbench.training.trainer import Diverged, Trainer
+from posbench.training.trainer import Diverged
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3
@@ -250,16 +246,6 @@ def test_one_process_writes(together):
         assert [line["step"] for line in log_of(folder / name)] == list(range(1, 31))
 
 
-def test_more_processes_than_windows_are_refused():
-    with pytest.raises(
-        ConfigError,
-        match=r"processes=9 cannot share a step of 8 windows .*tokens_per_step=64, train\.length=8",
-    ):
-        Trainer(
-            tiny(), make_corpus(), thirty(), 0, torch.device("cpu"), lambda n, step: n, World(0, 9)
-        )
-
-
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     taken = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -269,14 +255,6 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 2)
     assert [pick_device("auto", rank, 2) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
     assert pick_device("cpu", 1, 2) == "cpu" and pick_device("auto") == "cuda"
-    for device in ("auto", "cuda"):
-        with pytest.raises(ConfigError, match="processes=3 exceed the 2 GPUs .*: choose fewer"):
-            pick_device(device, 0, 3)
-    with pytest.raises(
-        ConfigError,
-        match="device=cuda:1 is a single device, but processes=2 need one each: give device=cuda",
-    ):
-        pick_device("cuda:1", 0, 2)
 
 
 def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
@@ -287,36 +265,6 @@ def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
         check_device(device)
     with pytest.raises(ConfigError, match=r"device=cuda:2 is not available \(GPUs: 2\): choose"):
         check_device("cuda:2")
-
-
-def unstarted(folder: Path, **changes) -> Job:
-    cfg = JobConfig(**{"results_dir": str(folder), "device": "cpu", **changes})
-    return Job(cfg, Run(folder / "rope-16-s0-0123456789"), "")
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"processes": 1000}, "processes=1000 exceed the 4 cores .*: give processes=4 or fewer"),
-        ({"processes": 5, "device": "auto"}, "processes=5 exceed the 4 cores"),
-        ({"processes": 2, "device": "cuda"}, "processes=2 exceed the 0 GPUs .*: choose fewer"),
-        (
-            {"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)},
-            "processes=3 cannot share a step of 2 windows",
-        ),
-    ],
-)
-def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(
-    tmp_path, monkeypatch, asked, said
-):
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(machine, "gpus", lambda: 0)
-    monkeypatch.setattr(worker.subprocess, "Popen", None)
-    with pytest.raises(ConfigError, match=said):
-        sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
-    sweep.check_resources([unstarted(tmp_path, processes=4, device="auto")])
-    checkpoint = ModelConfig(checkpoint={"sha256": "there"})  # which is evaluated in one process
-    sweep.check_resources([unstarted(tmp_path, processes=1000, model=checkpoint)])
 
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):

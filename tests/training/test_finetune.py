@@ -216,67 +216,13 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
 
 
 @pytest.mark.parametrize(
-    ("encoding", "extension", "tuning", "said"),
-    [
-        ("rope", "rerope", {}, "extension=rerope is not a fixed set of frequencies"),
-        (
-            "alibi",
-            "pi",
-            {},
-            (
-                "encoding=alibi has no frequencies that extension=pi could be trained into: choose"
-                " extension=none"
-            ),
-        ),
-        (
-            "rope",
-            "yarn",
-            {"encoding": {"_target_": "posbench.encodings.none.NoEncoding"}},
-            "encoding=none has no frequencies",
-        ),
-        ("learned", "none", {}, "finetune.length=64 has positions that encoding=learned lacks"),
-        (
-            "hybrid",
-            "none",
-            {},
-            "finetune.length=64 would change what encoding=hybrid does within the first 16 tokens",
-        ),
-        (
-            "rope",
-            "pi",
-            {"target_len": 32},
-            "finetune.target_len=32 is shorter than a sequence of finetune.length=64",
-        ),
-        (
-            "rope",
-            "none",
-            {"target_len": 64},
-            "finetune.target_len=64 has no effect, since extension=none",
-        ),
-        ("rope", "none", {"frozen": True}, "finetune.frozen=true leaves nothing to train"),
-    ],
-)
-def test_what_cannot_be_trained_in_is_refused(encoding, extension, tuning, said):
-    parent = job(node("encoding", encoding), node("extension", extension))
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        check_beginning(child_config(parent, "x-16-s0-0", FinetuneConfig(**tuning)), parent)
-
-
-@pytest.mark.parametrize(
     "encoding", [None, {**pose_node(), "max_len": 128}], ids=["longer", "pose"]
 )
-def test_a_target_beside_one_that_the_extension_or_the_positions_name_themselves_is_refused(
-    encoding,
-):
+def test_the_target_that_the_extension_or_the_positions_name_themselves_may_be_repeated(encoding):
     own = {**node("extension", "yarn"), "mode": "fixed", "target_len": 128}
-    parent = job(node("encoding", "rope"), node("extension", "yarn") if encoding else own)
-    with pytest.raises(
-        ConfigError, match=r"^finetune.target_len=256 and \S+=128 differ: make them equal"
-    ):
-        child_config(parent, "x-16-s0-0", FinetuneConfig(target_len=256, encoding=encoding))
     for target in (128, None):
         found = child_config(
-            replace(parent, extension=own),
+            job(node("encoding", "rope"), own),
             "x-16-s0-0",
             FinetuneConfig(target_len=target, encoding=encoding),
         )
@@ -293,14 +239,6 @@ def test_positions_reach_as_far_as_the_extension_says_and_its_factor_as_far_as_t
             job(node("encoding", "rope"), extension), "x-16-s0-0", FinetuneConfig(encoding=encoding)
         ).encoding
         assert found["max_len"] == found["base"]["scaling"]["target_len"] == 500
-    short = {**own, "target_len": 8}
-    with pytest.raises(
-        ConfigError,
-        match=r"^extension.target_len=8 is shorter than a sequence of finetune.length=16",
-    ):
-        child_config(
-            job(node("encoding", "rope"), short), "x-16-s0-0", FinetuneConfig(encoding=pose_node())
-        )
 
 
 @pytest.mark.parametrize(
