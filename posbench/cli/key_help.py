@@ -56,12 +56,11 @@ def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
         if flag not in ("--config-dir", "-cd"):
             keys.append(word)
             continue
-        folder = Path(place if equals else next(remaining, ""))
-        if not folder.is_dir() or folder == Path():  # Path() is the current folder: none was typed
-            raise ConfigError(
-                f"--config-dir {folder} is not a folder: name the one that holds your yamls."
-            )
-        folders.append(folder)
+        typed = place if equals else next(remaining, "")
+        if not Path(typed).is_dir() or not typed:  # Path("") is the current folder
+            wrong = f"{typed} is not a" if typed else "names no"
+            raise ConfigError(f"--config-dir {wrong} folder: name the one that holds your yamls.")
+        folders.append(Path(typed))
     return keys, folders
 
 

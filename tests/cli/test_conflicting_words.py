@@ -62,31 +62,6 @@ def test_what_equals_the_trainings_own_passes(world, capfd):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["train.lr=0.1", "train.length=32", "seed=3"], "seed=3 train.lr=0.1"),
-        (["-m", "seed=0,1"], "seed=1"),
-    ],
-)
-def test_words_without_effect_on_a_checkpoint_are_refused(tmp_path, capfd, words, named):
-    done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words, *PLACES[1:])
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(
-        f"refused: model.path=llama is trained already, so {named} would have no effect: leave"
-        " it out"
-    )
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("engine", ["server", "llama_cpp"])
-def test_a_number_format_is_the_engines_own(tmp_path, capfd, engine):
-    done = call(capfd, tmp_path, "run", f"model={engine}", "evaluate.dtype=fp32", *PLACES[1:])
-    assert done.returncode == 2 and done.stderr.startswith(
-        f"refused: model={engine} computes in a number format of its own"
-    ), done
-
-
-@pytest.mark.parametrize(
     ("word", "kind"),
     [([], "hf-32-"), (["train.length=64"], "hf-64-"), (["train.length=16"], "hf-16-")],
 )

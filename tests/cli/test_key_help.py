@@ -1,5 +1,7 @@
 """posbench help: every key and choice of the configuration is explained."""
 
+from pathlib import Path
+
 import pytest
 from conftest import CONFIGS, choices
 from hydra import initialize_config_dir
@@ -7,7 +9,6 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from posbench.cli.key_help import explain_words, own_folders
-from posbench.common.errors import ConfigError
 from posbench.config.compose import loader
 
 GROUPS = ("encoding", "extension", "scale_attention", "finetune", "task", "data", "model")
@@ -71,13 +72,6 @@ def test_defaults_and_comments_are_those_of_the_yaml():
     assert found.startswith("seed = 0\n") and "\nevaluate.seed = 0\n    places the windows" in found
 
 
-def test_an_unknown_word_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean evaluate.windows"):
-        explain_words(["evaluate.windws"])
-    with pytest.raises(ConfigError, match="did you mean extension=yarn"):
-        explain_words(["extension=yran"])
-
-
 def keys_of(node: dict, prefix: str = ""):
     """(dotted key, value) of a composed configuration, without what lies deeper than a source's own
     keys.
@@ -138,6 +132,4 @@ def test_own_yamls_are_explained(tmp_path):
     words, folders = own_folders(["--config-dir", str(tmp_path), "encoding"])
     said = explain_words(words, folders)
     assert "encoding=mine " in said and "encoding=rope " in said
-    for flags in (["--config-dir", str(tmp_path / "nowhere")], ["--config-dir"]):
-        with pytest.raises(ConfigError, match="--config-dir .* is not a folder"):
-            own_folders(["encoding", *flags])
+    assert own_folders(["--config-dir", ".", "encoding"]) == (["encoding"], [CONFIGS, Path()])

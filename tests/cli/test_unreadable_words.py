@@ -55,29 +55,6 @@ def test_no_word_of_the_grammar_reaches_the_user(tmp_path, capfd, word, multirun
     )
 
 
-@pytest.mark.parametrize("bound", ["inf", "nan"])
-def test_a_range_without_an_end_is_refused(tmp_path, capfd, bound):
-    done = call(capfd, tmp_path, "run", "-m", f"seed=range(0,{bound})", "dry=true")
-    assert done.returncode == 2 and f"seed=range(0,{bound}) has no end" in done.stderr
-
-
-@pytest.mark.parametrize("script", ["run", "report"])
-@pytest.mark.parametrize(
-    ("words", "jobs"),
-    [
-        (["seed=range(0,1000000)"], "1,000,000"),
-        (["seed=range(0,10001)"], "10,001"),
-        (["seed=range(0,6000)", "encoding=rope,alibi"], "12,000"),
-    ],
-)
-def test_a_sweep_of_too_many_jobs_is_refused_before_it_is_composed(
-    tmp_path, capfd, script, words, jobs
-):
-    done = call(capfd, tmp_path, script, "-m", *words)
-    assert done.returncode == 2 and f"has {jobs} jobs, and one command takes 10,000" in done.stderr
-    assert words[0] in done.stderr
-
-
 def test_a_grid_of_too_many_cells_is_refused(tmp_path, capfd):
     folder = tmp_path / "experiment"
     folder.mkdir()

@@ -110,8 +110,6 @@ def test_padding_on_either_side_changes_nothing(kind):
     found = model(ids, attention_mask=mask).logits
     for row, part in ((0, slice(None)), (1, slice(17, None)), (2, slice(None, 70))):
         assert difference(found[row, part], model(ids[row : row + 1, part]).logits[0]) < SAME
-    with pytest.raises(ConfigError, match="zeros between ones"):
-        model(ids, attention_mask=mask.index_fill(1, torch.tensor([40]), 0))
 
 
 def test_a_factor_of_each_length_needs_a_target_or_no_cache():
@@ -162,11 +160,6 @@ def test_a_scaling_that_was_trained_in_is_measured_also_one_of_each_length(scali
     posbench.extend(model)
     for length in (20, 120, 80):
         assert difference(model(text(1, length)).logits, expected[length]) < SAME
-    if scaling["rope_type"] == "dynamic":
-        with pytest.raises(
-            ConfigError, match="frequencies that depend on the text's length already"
-        ):
-            posbench.extend(model, "yarn")
 
 
 def test_two_models_do_not_disturb_each_other():
@@ -199,7 +192,7 @@ def test_two_models_do_not_disturb_each_other():
     assert registered() == before
 
 
-def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_earlier():
+def test_extending_again_changes_the_methods_alone():
     model, ids = posbench.extend(tiny("llama"), "rerope"), text(1, 90)
     found = model(ids).logits
     assert torch.equal(posbench.extend(model, "rerope")(ids).logits, found)
@@ -207,16 +200,6 @@ def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_
     assert torch.equal(
         posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, found
     )
-    with pytest.raises(ConfigError, match="learned table"):
-        posbench.extend(model, "table_linear")
-    with pytest.raises(ConfigError, match="unknown"):
-        posbench.extend(model, "yarm")
-    for length in ("64", 32.5, 0, True):
-        with pytest.raises(
-            ConfigError, match=f"train_len={length!r} must be a whole number of tokens, at least 2"
-        ):
-            posbench.extend(model, "rerope", train_len=length)
-    assert torch.equal(model(ids).logits, found)
     assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, found) > 1e-4
 
 
@@ -243,62 +226,6 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
     assert getattr(model.config, longest) == TRAIN_LEN
     model.save_pretrained(tmp_path / "restored")
     assert json.loads((tmp_path / "restored" / "config.json").read_text()) == before
-
-
-def refusals():
-    split = tiny("llama")
-    split.lm_head.to("meta")
-    yield split, "one device"
-    yield torch.compile(tiny("llama")), "compiled"
-    compiled = tiny("llama")
-    compiled.compile()
-    yield compiled, "compiled"
-    yield torch.nn.Linear(2, 2), "not a causal language model"
-    patched = tiny("llama")
-    for layer in patched.model.layers:
-        layer.self_attn.forward = lambda hidden_states, **given: (hidden_states, None)
-    yield patched, "has no attention layer that asks"
-    odd = tiny("llama")
-    odd.model.rotary_emb.register_forward_hook(
-        lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1])
-    )
-    yield odd, "does not turn q and k|differ by"
-    bent = tiny("llama")
-    bent.model.layers[2].self_attn.register_forward_hook(
-        lambda module, args, answer: (answer[0] * 1.0, None)
-    )
-    bent.model.layers[2].register_forward_pre_hook(
-        lambda module, args, given: (
-            args,
-            {
-                **given,
-                "position_embeddings": tuple(one + 0.1 for one in given["position_embeddings"]),
-            },
-        ),
-        with_kwargs=True,
-    )
-    yield bent, "does not turn q and k|differ by"
-    sizes = {"vocab_size": 64, "d_model": 32, "ffn_dim": 32, "num_layers": 2, "attention_heads": 2}
-    xglm = transformers.AutoConfig.for_model("xglm", **sizes, bos_token_id=1, eos_token_id=1)
-    yield transformers.AutoModelForCausalLM.from_config(xglm), "through transformers' registry"
-
-
-def test_a_model_that_cannot_be_changed_in_place_is_left_as_it_came():
-    for model, said in refusals():
-        config = getattr(model, "config", None)
-        before = config and (config.to_dict(), config._attn_implementation)
-        hooks = sum(
-            len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()
-        )
-        with pytest.raises(ConfigError, match=said) as error:
-            posbench.extend(model, "yarn")
-        assert "\n" not in str(error.value)
-        assert before == (config and (config.to_dict(), config._attn_implementation))
-        assert hooks == sum(
-            len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()
-        )
-        with pytest.raises(ConfigError, match="no posbench methods"):
-            posbench.restore(model)
 
 
 def test_what_is_set_afterwards_is_refused():

@@ -46,16 +46,6 @@ def test_other_rules_are_refused():
             rule(function)
 
 
-def test_packed_texts_and_masks_of_four_dimensions_are_refused():
+def test_positions_may_begin_anywhere():
     model, ids = posbench.extend(tiny("llama"), "yarn"), text(1, 20)
-    packed = torch.cat((torch.arange(10), torch.arange(10)))[None]
-    for given in (
-        {"position_ids": packed},
-        {"position_ids": packed, "use_cache": False},
-        {"position_ids": 2 * torch.arange(20)[None]},
-    ):
-        with pytest.raises(ConfigError, match="restart within a row"):
-            model(ids, **given)
     assert torch.equal(model(ids, position_ids=torch.arange(7, 27)[None]).logits, model(ids).logits)
-    with pytest.raises(ConfigError, match="its own mask"):
-        model(ids, attention_mask=torch.zeros(1, 1, 20, 20))

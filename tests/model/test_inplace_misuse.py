@@ -107,11 +107,6 @@ def test_a_mask_shorter_than_the_text_is_refused_unless_it_hides_nothing():
     model, ids = posbench.extend(tiny("llama"), "rerope"), text(2, LENGTH)
     mask = torch.ones(2, LENGTH - 20, dtype=torch.long)
     assert torch.equal(model(ids, attention_mask=mask).logits, model(ids).logits)
-    mask[0, :3] = 0
-    with pytest.raises(
-        ConfigError, match="attention_mask has 70 columns and the text has 90 tokens"
-    ):
-        model(ids, attention_mask=mask)
     whole = torch.ones(2, LENGTH, dtype=torch.long)
     whole[0, :3] = 0
     cache = model(ids[:, :KNOWN], attention_mask=whole[:, :KNOWN], use_cache=True).past_key_values
@@ -143,45 +138,6 @@ def test_torch_compile_leaves_the_attention_as_it_is():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", ["target_len", "train_len"])
-@pytest.mark.parametrize(
-    "length", [10**8, 10**30, 10**5000, -(10**5000)], ids=["1e8", "1e30", "1e5000", "-1e5000"]
-)
-def test_a_length_that_nobody_can_plan_is_named(name, length):
-    with pytest.raises(
-        ConfigError, match=f"{name}=.*(1e|10000).* (is longer than any text|must be)"
-    ) as error:
-        posbench.extend(tiny("llama"), "yarn", **{name: length})
-    assert len(str(error.value)) < 200
-
-
-def test_a_configuration_without_a_usable_length_is_named():
-    model = tiny("llama")
-    model.config.max_position_embeddings = int(1e30)
-    with pytest.raises(
-        ConfigError, match="configuration has a training length of .*: give train_len=TOKENS"
-    ):
-        posbench.extend(model, "yarn")
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "opt"])
-def test_a_training_length_beyond_a_learned_table_is_named(kind):
-    with pytest.raises(ConfigError, match=f"train_len=200 .* has {TRAIN_LEN} rows"):
-        posbench.extend(tiny(kind), "table_linear", target_len=300, train_len=200)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_damaged_weights_are_told_as_such(value):
-    model = tiny("llama")
-    model.model.layers[1].mlp.up_proj.weight[0, 0] = value
-    weights = "model.layers.1.mlp.up_proj.weight"
-    with pytest.raises(
-        ConfigError,
-        match=f"NaN or infinite logits after 24 random tokens: so has its weight {weights}",
-    ):
-        posbench.extend(model, "rerope")
-
-
 @pytest.mark.parametrize(
     ("kind", "method"), [("llama", "pi"), ("gemma3_text", "pi"), ("gpt2", "table_linear")]
 )
@@ -195,6 +151,8 @@ def test_a_refused_second_call_keeps_the_first_methods_and_their_caches(kind, me
             )
         with pytest.raises(ConfigError, match="unknown"):
             posbench.extend(model, "yarm", **keywords)
+        with pytest.raises(ConfigError, match="must be a whole number of tokens"):
+            posbench.extend(model, method, train_len="64")
         assert torch.equal(model(ids).logits, logits)
         longest = "n_positions" if kind == "gpt2" else "max_position_embeddings"
         assert getattr(model.config, longest) == 128

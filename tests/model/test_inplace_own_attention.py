@@ -267,28 +267,6 @@ def test_two_models_of_a_family_do_not_disturb_each_other():
     assert difference(second(ids).logits, expected) > SAME
 
 
-def refusals():
-    def spoiled(model):
-        for layer in model.transformer.h:
-            layer.attn.embed_positions = layer.attn.embed_positions.roll(1, dims=0)
-        return model
-
-    yield tiny_own("falcon_rw", attn_implementation="eager"), {}, "adds its ALiBi biases twice"
-    yield spoiled(tiny_own("gptj")), {}, "differs by .* from the angles of base 10000"
-    yield tiny_own("bloom"), {"extension": "table_linear"}, "learned table"
-    yield tiny_own("mpt", max_seq_len=1), {"extension": "pi"}, "training length"
-
-
-def test_what_is_not_supported_is_refused_and_the_model_left_as_it_came():
-    for model, methods, message in refusals():
-        before = model.config.to_dict(), model.config._attn_implementation
-        with pytest.raises(ConfigError, match=message) as error:
-            posbench.extend(model, **methods)
-        assert "\n" not in str(error.value)
-        assert before == (model.config.to_dict(), model.config._attn_implementation)
-        assert not any("forward" in vars(module) for module in model.modules())
-
-
 def test_eager_falcon_adds_its_biases_twice_in_transformers(monkeypatch):
     from transformers.models.falcon import modeling_falcon
 
@@ -302,9 +280,3 @@ def test_eager_falcon_adds_its_biases_twice_in_transformers(monkeypatch):
         modeling_falcon, "build_alibi_tensor", lambda *args, **options: build(*args, **options) / 2
     )
     assert difference(tiny_own("falcon_rw", attn_implementation="eager")(ids).logits, once) < CLOSE
-
-
-def test_weights_of_attention_are_refused_in_a_sentence():
-    model = posbench.extend(taken("gptj"))
-    with pytest.raises(ConfigError, match="output_attentions"):
-        model(text(1, 20), output_attentions=True)

@@ -4,14 +4,11 @@ reasons for which others cannot be there.
 
 import math
 
-import pytest
 import torch
 from families import TRAIN_LEN, difference, text, tiny
 from torch import Tensor
 
 import posbench
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Span
 from posbench.position.interfaces import ScaleAttention
 
 SAME = 1e-4
@@ -61,23 +58,3 @@ def test_weights_in_place_of_the_softmax_of_whole_texts_and_after_a_cache(monkey
     assert difference(whole, wanted) < SAME < difference(plain, wanted) / 10
     known = extended(ids[:, :-3], use_cache=True).past_key_values
     assert difference(extended(ids[:, -3:], past_key_values=known).logits, wanted[:, -3:]) < SAME
-
-
-class Reading(ScaleAttention):
-    """A factor from the input of each layer."""
-
-    def content_factor(self, x_BTC: Tensor, n_T: Tensor, span: Span, layer: int) -> Tensor:
-        return x_BTC.mean(dim=-1)[:, None]
-
-
-@pytest.mark.parametrize(
-    ("scale", "reason"),
-    [
-        ("adaptive", "has parameters that are learned in training"),
-        ("asentmax", "has parameters that are learned in training"),
-        (Reading(None), "reads the input of each layer"),
-    ],
-)
-def test_scales_that_a_loaded_model_cannot_have(scale, reason):
-    with pytest.raises(ConfigError, match=f"LlamaForCausalLM cannot have scale_.*, which {reason}"):
-        posbench.extend(tiny("llama"), scale_attention=scale)

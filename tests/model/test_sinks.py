@@ -8,9 +8,7 @@ import torch
 from conftest import TRAIN_LEN, make_triple, small_shape
 from measures import LONG, attend_in, attention_inputs
 
-from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
-from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
@@ -178,17 +176,6 @@ def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
 
 def test_where_a_sink_may_stand():
     shape, plain = small_shape(), NoScale(small_shape())
-    for name in ("dape", "cope", "stick_breaking"):
-        with pytest.raises(ConfigError, match="choose none"):
-            check_trained_scale(make_triple(name, "none", "none")[0], LearnedSink(shape))
-    local = {"_target_": "posbench.encodings.stick_breaking.StickBreaking"}
-    with pytest.raises(ConfigError, match="in its stick_breaking layers, weights whole rows"):
-        check_trained_scale(
-            Hybrid(shape, local, {"_target_": "posbench.encodings.none.NoEncoding"}),
-            OffByOne(shape),
-        )
-    with pytest.raises(ConfigError, match=r"train\.scale_attention=learned_sink"):
-        check(Rope(shape), NoExtension(), LearnedSink(shape), [16, 64])
     check_trained_scale(Rope(shape), OffByOne(shape))
     assert (
         check(NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True).noop
