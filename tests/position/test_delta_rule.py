@@ -5,7 +5,7 @@ transformers.
 import pytest
 import torch
 from conftest import choices, make_triple, node, small_model, small_shape
-from measures import LONG, outputs, same, tokens
+from measures import LONG, same, tokens
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
@@ -14,7 +14,6 @@ from posbench.encodings.kimi_delta import KimiDelta
 from posbench.evaluation.scorer import Scorer
 from posbench.position import delta_rule
 from posbench.position.delta_rule import gated_delta_rule
-from posbench.position.hook_shapes import check_hooks
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.position.legality import check
@@ -204,41 +203,3 @@ def test_methods_act_on_the_attention_of_a_hybrid_alone():
     numbers = dissect(encoding, extension, scale, LONG).numbers
     assert numbers["without_attention"] == [0]
     assert [layer["numbers"] for layer in numbers["layers"]] == [[1]]
-
-
-def test_windows_of_layers_without_attention_are_refused():
-    for change in ({"window": 8}, {"extend_local": True}):
-        with pytest.raises(ConfigError, match="no attention"):
-            make({**node("encoding", "qwen3_next"), **change}, small_shape())
-
-
-class Mean(Encoding):
-    """Mean of all tokens so far, or of all tokens, or of too few channels."""
-
-    def __init__(self, shape, kind: str = "causal"):
-        super().__init__(shape)
-        self.kind = kind
-
-    def mixer(self, layer: int) -> nn.Module:
-        return MeanMixer(self.kind)
-
-
-class MeanMixer(nn.Module):
-    def __init__(self, kind: str):
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        if self.kind == "all":
-            return x_BTC.mean(dim=1, keepdim=True).expand_as(x_BTC)
-        count_T1 = torch.arange(1, x_BTC.shape[1] + 1)[:, None]
-        mean_BTC = x_BTC.cumsum(dim=1) / count_T1
-        return mean_BTC[..., 1:] if self.kind == "narrow" else mean_BTC
-
-
-def test_a_mixer_of_a_user_is_tried_before_training():
-    check_hooks(Mean(small_shape()))
-    assert outputs(Mean(small_shape())).isfinite().all()
-    for kind, message in (("all", "what comes after"), ("narrow", r"\[B, T, C\]")):
-        with pytest.raises(ConfigError, match=message):
-            check_hooks(Mean(small_shape(), kind))

@@ -1,9 +1,7 @@
 """Methods from outside posbench: what is known of their pairs, and the shapes of their hooks."""
 
 import pytest
-import torch
 from conftest import make_triple, node
-from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
@@ -38,29 +36,6 @@ class NamedHalf(Half):
     tested_with = {"alibi": "a notebook"}
 
 
-class Wrong(Encoding):
-    """Hooks of the wrong shape, each by the name that it is made with."""
-
-    def __init__(self, value: object):
-        super().__init__(SHAPE)
-        self.value = value
-
-
-class WrongProfile(Wrong):
-    def profile(self, delta: Tensor, layer: int) -> Tensor:
-        return self.value
-
-
-class WrongBias(Wrong):
-    def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
-        return self.value
-
-
-class WrongGates(Wrong):
-    def gates(self, x_BTC: Tensor, layer: int) -> Tensor:
-        return self.value
-
-
 def verdict(encoding: Encoding, extension: Extension, **options: bool):
     return check(encoding, extension, NoScale(SHAPE), LENGTHS, **options)
 
@@ -90,21 +65,6 @@ def test_an_untested_pair_of_posbench_stays_one_beside_an_own_method():
         check(fire, Half(), log_n, LENGTHS)
     judged = check(fire, Half(), log_n, LENGTHS, allow_untested=True)
     assert judged.untested and not judged.own
-
-
-@pytest.mark.parametrize(
-    ("encoding", "message"),
-    [
-        (WrongProfile(torch.zeros(3, 2)), r"WrongProfile.profile gives \[3, 2\].* = \[4, 3, 2\]"),
-        (WrongProfile(torch.zeros(4, 1, 1)), r"profile gives \[4, 1, 1\]"),
-        (WrongProfile(0.0), "profile gives float"),
-        (WrongBias(torch.zeros(4, 2, 3)), r"bias gives \[4, 2, 3\].* = \[4, 3, 2\]"),
-        (WrongGates(torch.zeros(1, 3, 4)), r"gates gives \[1, 3, 4\].* = \[1, 4, 3\]"),
-    ],
-)
-def test_a_hook_of_the_wrong_shape_is_refused(encoding, message):
-    with pytest.raises(ConfigError, match=message):
-        check_hooks(encoding)
 
 
 @pytest.mark.parametrize("name", ["t5", "fire", "fox", "gemma3"])

@@ -88,5 +88,3 @@ def test_real_positions_are_drawn_evenly_from_the_whole_range():
     )
     spread = Randomized(small_shape(), ROPE, max_len=40, real=True).positions(16, None)
     assert spread.tolist() == [2.5 * t for t in range(16)]
-    with pytest.raises(ConfigError, match="between the rows of a learned table"):
-        Randomized(small_shape(), LEARNED, real=True)

@@ -12,12 +12,13 @@ def configured(line: str) -> dict:
     """{key: value} of a typed line: a choice of a group is its yaml's content, other words are
     values in it.
     """
-    choices = OmegaConf.create()
-    values = []
+    config = OmegaConf.create()
     for word in shlex.split(line):
         key, _, name = word.partition("=")
-        if key in GROUPS:
-            choices[key] = {k: v for k, v in node(key, name).items() if k != "defaults"}
+        if key in GROUPS and not name.startswith("{"):
+            config[key] = {k: v for k, v in node(key, name).items() if k != "defaults"}
+        elif key in GROUPS:
+            config[key] = OmegaConf.create(name)
         else:
-            values.append(word)
-    return OmegaConf.to_container(OmegaConf.merge(choices, OmegaConf.from_dotlist(values)))
+            config.merge_with(OmegaConf.from_dotlist([word]))
+    return OmegaConf.to_container(config)

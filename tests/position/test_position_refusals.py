@@ -1,0 +1,213 @@
+"""Refusals of methods: combinations and arguments as typed, and the words of the message."""
+
+import pytest
+import torch
+from conftest import small_shape
+from measures import outputs
+from torch import Tensor, nn
+from typed_lines import configured
+
+from posbench.common.errors import ConfigError
+from posbench.encodings.rope import Rope
+from posbench.position.hook_shapes import check_hooks
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding
+from posbench.position.legality import check
+from posbench.position.plan import make_plan
+
+SHAPE = small_shape()
+USUAL = (
+    "encoding=rope extension=none scale_attention=none train.length=16 evaluate.lengths=[16,64]"
+    " allow_untested=false model.n_layer=2"
+)
+CLASS = "_target_: posbench.encodings"
+BIPE = f"{{{CLASS}.bipe.BipeRope, separators: [5]}}"
+FIXED = "extension.mode=fixed extension.target_len"
+NO_ATTENTION = "no attention"
+OF_THE_TEXT = "^encoding=selective_rope places its tokens by the text, so near and far"
+NO_WHOLE = r"extension\.target_len=96\.5 is not a whole number of tokens"
+TYPED = [
+    (
+        "encoding=fox_rope encoding.base=500.0 extension=table_linear",
+        "^encoding=fox_rope has no .*: with encoding=fox_rope choose extension=",
+    ),
+    (
+        "encoding=gemma3 encoding.window=4 encoding.period=2 extension=table_linear",
+        "^encoding=gemma3, in its rope layers, has no .*: with encoding=gemma3 choose extension=",
+    ),
+    (
+        "encoding=fox encoding.bias=5.0 extension=table_linear",
+        "^encoding=fox has no .*: with encoding=fox choose extension=",
+    ),
+    (
+        "encoding=learned",
+        "no position 63.*evaluate up to 16, or choose extension=pi or extension=recompute_window",
+    ),
+    (
+        f"encoding=learned extension=pi {FIXED}=32",
+        "evaluate up to 32, or choose extension=recompute_window",
+    ),
+    (
+        "encoding=learned extension=recompute_window extension.window=40",
+        "extension.window of at most 16",
+    ),
+    (
+        "encoding=learned extension=table_hierarchical train.length=8 evaluate.lengths=[65]",
+        "makes 64 rows of 8 but length=65",
+    ),
+    ("extension=longrope extension.exact_first=17", "exact_first=17 exceeds the 16 tokens"),
+    ("extension=longrope extension.factors=[1,2,3]", "factors has 3 numbers: give 4"),
+    (f"extension=pi {FIXED}=96.5", NO_WHOLE),
+    (f"extension=ntk_fixed {FIXED}=96.5", NO_WHOLE),
+    (f"extension=yarn {FIXED}=96.5", NO_WHOLE),
+    (f"extension=llama3 {FIXED}=96.5", NO_WHOLE),
+    (f"extension=ntk_by_parts {FIXED}=96.5", NO_WHOLE),
+    ("extension=streaming train.length=4", "sinks=4 leaves no recent key within train_len=4"),
+    (
+        "extension=self_extend extension.window=16",
+        "window=16 leaves no trained distance below train_len=16",
+    ),
+    ("extension=gali extension.window=16", "window=16 leaves no position below"),
+    (
+        "extension=random_keys extension.keys=8 extension.window=20 allow_untested=true",
+        "extension.window=20 leaves no room for random keys among keys=8",
+    ),
+    ("encoding=selective_rope extension=rerope allow_untested=true", OF_THE_TEXT),
+    ("encoding=selective_rope extension=self_extend allow_untested=true", OF_THE_TEXT),
+    ("encoding=selective_rope extension=dca allow_untested=true", OF_THE_TEXT),
+    ("encoding=selective_rope extension=streaming allow_untested=true", OF_THE_TEXT),
+    ("encoding=selective_rope extension=lm_infinite allow_untested=true", OF_THE_TEXT),
+    ("encoding=repo encoding.start=2", "encoding.start=2 is beyond the last of 2 layers"),
+    ("encoding=grape_ap encoding.width=3", "encoding.width=3 must be even"),
+    ("encoding=bipe 'encoding.separators=[]'", r"encoding.separators=\[\] ends no segment"),
+    (f"encoding=hybrid 'encoding.full={BIPE}'", "for a whole model"),
+    (f"encoding=randomized 'encoding.base={BIPE}'", "takes positions from the text"),
+    (
+        f"'encoding={{{CLASS}.pose.Pose, max_len: 64, base: {BIPE}}}'",
+        "takes positions from the text",
+    ),
+    ("encoding=qwen3_next encoding.window=8", NO_ATTENTION),
+    ("encoding=qwen3_next encoding.extend_local=true", NO_ATTENTION),
+    (
+        f"encoding=randomized 'encoding.base={{{CLASS}.learned.Learned}}' encoding.real=true",
+        "between the rows of a learned table",
+    ),
+    (
+        "encoding=randomized encoding.max_len=64 evaluate.lengths=[65]",
+        "has no position 64: .* evaluate up to 64, or choose .* or a larger encoding.max_len",
+    ),
+    ("scale_attention=log_n scale_attention.p=0", "scale_attention.p=0 must be above 0"),
+]
+
+
+@pytest.mark.parametrize(("typed", "said"), TYPED, ids=[typed for typed, _ in TYPED])
+def test_methods_that_cannot_act_together_are_refused(typed, said):
+    values = configured(f"{USUAL} {typed}")
+    shape = small_shape(values["train"]["length"], **values["model"])
+    lengths = values["evaluate"]["lengths"]
+    with pytest.raises(ConfigError, match=said):
+        encoding = make(values["encoding"], shape)
+        extension = make(values["extension"])
+        scale = make(values["scale_attention"], shape)
+        check(encoding, extension, scale, lengths, values["allow_untested"])
+        make_plan(encoding, extension, scale, length=max(lengths))
+
+
+class Wrong(Encoding):
+    """Hooks of the wrong shape, each by the name that it is made with."""
+
+    def __init__(self, value: object):
+        super().__init__(SHAPE)
+        self.value = value
+
+
+class WrongProfile(Wrong):
+    def profile(self, delta: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+class WrongBias(Wrong):
+    def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+class WrongGates(Wrong):
+    def gates(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+class WrongPositions(Rope):
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return torch.zeros(x_BTC.shape[:2])
+
+
+class WrongPairs(Rope):
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return torch.zeros(len(x_BTC), 4, x_BTC.shape[1], 3)
+
+
+class FromTheEnd(Rope):
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return x_BTC.sum(dim=-1)[:, None].flip(-1)
+
+
+class Unread(Encoding):
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return torch.zeros(len(x_BTC), 1, x_BTC.shape[1])
+
+
+class Mean(Encoding):
+    """Mean of all tokens so far, or of all tokens, or of too few channels."""
+
+    def __init__(self, shape, kind: str = "causal"):
+        super().__init__(shape)
+        self.kind = kind
+
+    def mixer(self, layer: int) -> nn.Module:
+        return MeanMixer(self.kind)
+
+
+class MeanMixer(nn.Module):
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        if self.kind == "all":
+            return x_BTC.mean(dim=1, keepdim=True).expand_as(x_BTC)
+        count_T1 = torch.arange(1, x_BTC.shape[1] + 1)[:, None]
+        mean_BTC = x_BTC.cumsum(dim=1) / count_T1
+        return mean_BTC[..., 1:] if self.kind == "narrow" else mean_BTC
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        (WrongProfile(torch.zeros(3, 2)), r"WrongProfile.profile gives \[3, 2\].* = \[4, 3, 2\]"),
+        (WrongProfile(torch.zeros(4, 1, 1)), r"profile gives \[4, 1, 1\]"),
+        (WrongProfile(0.0), "profile gives float"),
+        (WrongBias(torch.zeros(4, 2, 3)), r"bias gives \[4, 2, 3\].* = \[4, 3, 2\]"),
+        (WrongGates(torch.zeros(1, 3, 4)), r"gates gives \[1, 3, 4\].* = \[1, 4, 3\]"),
+        (
+            WrongPositions(SHAPE),
+            r"content_positions gives \[1, 3\], and \[B, H, T\] = \[1, 4, 3\]",
+        ),
+        (
+            WrongPairs(SHAPE),
+            r"content_positions gives \[1, 4, 3, 3\], and \[B, H, T, F\] = \[1, 4, 3, 4\]",
+        ),
+        (FromTheEnd(SHAPE), "content_positions moves a token by what comes after it"),
+        (Unread(SHAPE), "content_positions has no effect, since the encoding has no table"),
+        (Mean(SHAPE, "all"), "what comes after"),
+        (Mean(SHAPE, "narrow"), r"\[B, T, C\]"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Encoding) else "",
+)
+def test_hooks_of_the_wrong_shape_from_the_future_or_without_effect_are_refused(encoding, said):
+    with pytest.raises(ConfigError, match=said):
+        check_hooks(encoding)
+
+
+def test_a_mixer_of_a_user_is_tried_before_training():
+    check_hooks(Mean(SHAPE))
+    assert outputs(Mean(SHAPE)).isfinite().all()
