@@ -99,9 +99,120 @@ TYPED = [
     ("scale_attention=log_n scale_attention.p=0", "scale_attention.p=0 must be above 0"),
 ]
 
+ARGUMENTS = [
+    ("extension=dynamic_ntk extension.factor=0.5", "extension.factor=0.5"),
+    (
+        "extension=dynamic_ntk extension.mode=fixed extension.target_len=64 extension.fed=4",
+        "extension.fed=4",
+    ),
+    ("extension=ntk_mixed extension.kappa=-1", "extension.kappa=-1"),
+    ("extension=ntk extension.mode=fixed", "extension.mode=fixed"),
+    ("extension=ntk extension.multiplier=0.5", "extension.multiplier=0.5"),
+    ("extension=leaky_rerope extension.k=0.5", "extension.k=0.5"),
+    ("extension=ntk_by_parts extension.alpha=0", "extension.alpha=0"),
+    ("extension=yarn extension.beta=0.5", "extension.beta=0.5"),
+    ("extension=yarn extension.ramp=pairs", "extension.ramp=pairs"),
+    ("extension=llama3 extension.beta=1", "extension.beta=1"),
+    ("extension=abf extension.base=1", "extension.base=1"),
+    ("extension=longrope 'extension.factors=[1,0]'", r"extension.factors=\[1, 0\]"),
+    ("extension=longrope 'extension.short_factors=[0]'", r"extension.short_factors=\[0\]"),
+    ("extension=longrope extension.exact_first=-1", "extension.exact_first=-1"),
+    ("extension=self_extend extension.group=0", "extension.group=0"),
+    ("extension=dca extension.chunk=0", "extension.chunk=0"),
+    ("extension=dca extension.chunk=4 extension.local=5", "extension.local=5"),
+    ("extension=string extension.shift=0", "extension.shift=0"),
+    ("extension=streaming extension.sinks=0", "extension.sinks=0"),
+    ("extension=lm_infinite extension.n_global=0", "extension.n_global=0"),
+    ("extension=table_hierarchical extension.alpha=0.5", "extension.alpha=0.5"),
+    ("extension=table_linear extension.mode=fixed", "extension.mode=fixed"),
+    ("scale_attention=llama4 scale_attention.floor_scale=0", "scale_attention.floor_scale=0"),
+    ("scale_attention=scale_invariant scale_attention.tau=0", "scale_attention.tau=0"),
+    ("encoding.fraction=0.4", "fraction=0.4 of the head width 8 is 3.2 channels"),
+    ("encoding.fraction=1.5", "fraction=1.5"),
+    ("encoding=p_rope encoding.p=1.1", "p=1.1"),
+    ("encoding=clipped_rope encoding.share=1.5", "share=1.5"),
+    ("encoding=p_rope encoding.cut=half", "cut=half"),
+    ("encoding=xpos encoding.gamma=0", "gamma=0"),
+    ("encoding=xpos encoding.B=2", "choose encoding.B of at least 7.83"),
+    ("encoding=fope encoding.gain=-1", "gain=-1"),
+    ("encoding=fope encoding.pairs=2", "pairs=2 must be between 0 and 1"),
+    ("encoding=pope encoding.base=1", "base=1"),
+    ("encoding=fox encoding.data_dependent=false encoding.tau_max=1", "tau_max=1"),
+    ("encoding=randomized encoding.max_len=15", "max_len=15"),
+    ("encoding=randomized encoding.eval=mean", "eval=mean"),
+    ("encoding=hybrid encoding.period=0", "period=0"),
+    (
+        "encoding=hybrid 'encoding.full={_target_: posbench.encodings.learned.Learned}'",
+        "encoding.full=posbench.encodings.learned.Learned is for a whole model",
+    ),
+    (
+        "encoding=hybrid 'encoding.local={_target_:"
+        " posbench.encodings.randomized.Randomized, base: {_target_:"
+        " posbench.encodings.rope.Rope}}'",
+        "encoding.local=posbench.encodings.randomized.Randomized is for a whole model",
+    ),
+    ("encoding=t5 encoding.n_buckets=1", "n_buckets=1"),
+    ("encoding=t5 encoding.max_distance=16", "max_distance=16"),
+    ("encoding=alibi encoding.slope_scale=0", "slope_scale=0"),
+    ("encoding=kerple encoding.form=cubic", "form=cubic"),
+    ("encoding=sandwich encoding.dim=7", "dim=7"),
+    ("encoding=fire encoding.c=0", "c=0"),
+    ("encoding=cope encoding.positions=1", "positions=1"),
+    ("encoding=dape encoding.width=0", "width=0"),
+    ("encoding=stick_breaking encoding.remainder=burn", "remainder=burn"),
+    ("model.n_layer=4 encoding.window=0", "encoding.window=0"),
+    ("model.n_layer=4 'encoding.window=[4]'", r"encoding.window=\[4\] .* each of 4 layers"),
+    (
+        "model.n_layer=4 'encoding.unturned=[4]'",
+        r"encoding.unturned=\[4\] must be some of the layers 0 to 3",
+    ),
+    ("encoding.scaling_len=8", "must be set together"),
+    ("'encoding.scaling={_target_: posbench.extensions.pi.Pi}'", "must be set together"),
+    (
+        "'encoding.scaling={_target_: posbench.extensions.pi.Pi}' encoding.scaling_len=8",
+        "extension=pi is not a fixed set of frequencies",
+    ),
+    (
+        "'encoding.scaling={_target_: posbench.extensions.longrope.Longrope, mode: fixed,"
+        " target_len: 64, exact_first: 4}' encoding.scaling_len=8",
+        "extension=longrope is not a fixed",
+    ),
+    (
+        "'encoding.scaling={_target_: posbench.extensions.dynamic_ntk.DynamicNtk, fed: 4}'"
+        " encoding.scaling_len=8",
+        "is not a fixed set of frequencies",
+    ),
+    ("encoding.amplitude=1.2", "belongs to an encoding.scaling"),
+    (
+        "'encoding.scaling={_target_: posbench.extensions.yarn.Yarn, mode: fixed,"
+        " target_len: 64}' encoding.scaling_len=16 encoding.amplitude=-1.0",
+        "must be above 0",
+    ),
+    (
+        "encoding=hybrid 'encoding.local={_target_: posbench.encodings.rope.Rope, window: 4}'",
+        "encoding.local=.* is for a whole model",
+    ),
+    (
+        "encoding.bass=5",
+        r"encoding\.bass is not an argument of .*Rope \(did you mean base\?\): it takes"
+        " base, layout",
+    ),
+    (
+        "encoding=hybrid 'encoding.full={_target_: posbench.extensions.none.NoExtension}'",
+        "posbench.extensions.none.NoExtension is not of class Encoding",
+    ),
+    (
+        "'extension={_target_: posbench.extensions.compose.Compose, parts: [{_target_:"
+        " posbench.encodings.none.NoEncoding}]}'",
+        "posbench.encodings.none.NoEncoding is not of class Extension",
+    ),
+]
 
-@pytest.mark.parametrize(("typed", "said"), TYPED, ids=[typed for typed, _ in TYPED])
-def test_methods_that_cannot_act_together_are_refused(typed, said):
+
+@pytest.mark.parametrize(
+    ("typed", "said"), TYPED + ARGUMENTS, ids=[typed for typed, _ in TYPED + ARGUMENTS]
+)
+def test_methods_that_cannot_act_are_refused(typed, said):
     values = configured(f"{USUAL} {typed}")
     shape = small_shape(values["train"]["length"], **values["model"])
     lengths = values["evaluate"]["lengths"]

@@ -25,7 +25,6 @@ from safetensors.torch import load_file, save_file
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import run_id
-from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
@@ -287,46 +286,6 @@ def test_an_anatomy_says_which_pairs_are_kept_whether_beta_is_given_or_not():
     for beta, kept in ((None, turns / 4), (5.0, 5.0)):
         numbers = dissect(encoding, Yarn(beta=beta), NoScale(encoding.shape), 128).numbers
         assert numbers["dimensionless"]["beta_over_r_max"] == pytest.approx(kept / turns)
-
-
-PI = node("extension", "pi")
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"window": 0}, "encoding.window=0"),
-        ({"window": [4]}, r"encoding.window=\[4\] .* each of 4 layers"),
-        ({"unturned": [4]}, r"encoding.unturned=\[4\] must be some of the layers 0 to 3"),
-        ({"scaling_len": 8}, "must be set together"),
-        ({"scaling": PI}, "must be set together"),
-        ({"scaling": PI, "scaling_len": 8}, "extension=pi is not a fixed set of frequencies"),
-        (
-            {"scaling": method("extension", "longrope", **FIXED, exact_first=4), "scaling_len": 8},
-            "extension=longrope is not a fixed",
-        ),
-        (
-            {"scaling": method("extension", "dynamic_ntk", fed=4), "scaling_len": 8},
-            "is not a fixed set of frequencies",
-        ),
-        ({"amplitude": 1.2}, "belongs to an encoding.scaling"),
-        (
-            {"scaling": method("extension", "yarn", **FIXED), "scaling_len": 16, "amplitude": -1.0},
-            "must be above 0",
-        ),
-    ],
-    ids=str,
-)
-def test_arguments_that_are_no_such_model_are_refused(changed, said):
-    with pytest.raises(ConfigError, match=said):
-        make(method("encoding", "rope", **changed), small_shape(n_layer=4))
-
-
-def test_a_rope_with_windows_is_no_part_of_a_hybrid():
-    plain = {"_target_": "posbench.encodings.rope.Rope"}
-    Hybrid(small_shape(), plain, plain)
-    with pytest.raises(ConfigError, match="encoding.local=.* is for a whole model"):
-        Hybrid(small_shape(), {**plain, "window": 4}, plain)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 5, 8, 36])
