@@ -10,7 +10,6 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
-from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
@@ -156,14 +155,6 @@ def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
         names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"],
     )
     assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
-    with pytest.raises(
-        ConfigError,
-        match=(
-            r"evaluate.documents=b/\* matches none of the 4 documents, the first of which is"
-            r" test/a/one"
-        ),
-    ):
-        choose(file, 64, 40, S, seed=0, documents="b/*")
 
 
 def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
@@ -179,10 +170,6 @@ def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
         within[0] < within[2] and within[1] < within[3]
     )  # each place of a project is equally likely
     assert choose(file, 64, 40, S, seed=0).unit_D.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(
-        ConfigError, match=r"all documents with 65 tokens are of one \(b\): leave evaluate.unit out"
-    ):
-        choose(file, 64, 40, S, seed=0, documents="b/*", unit="project")
 
 
 def test_an_interval_over_projects_is_that_of_their_sums():
@@ -200,14 +187,6 @@ def test_an_interval_over_projects_is_that_of_their_sums():
         pytest.approx(nll_NS.mean()),
     )
     assert row["nll_sem"] == pytest.approx(np.sqrt(3 / 2 * (sums**2).sum()) / nll_NS.size)
-
-
-def test_no_document_long_enough_is_refused_with_the_longest():
-    with pytest.raises(
-        ConfigError,
-        match="the longest has 300: lower evaluate.lengths and evaluate.max_length to 299",
-    ):
-        choose(text([90, 300]), 300, 5, S, seed=0)
 
 
 @pytest.mark.parametrize("bos", [None, 49])

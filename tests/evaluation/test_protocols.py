@@ -201,66 +201,6 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
     assert row["n_bytes"] == sum(n_bytes[start + 1 : start + length].sum() for start in starts)
 
 
-@pytest.mark.parametrize(
-    ("name", "extension", "options", "said"),
-    [
-        *(
-            (
-                name,
-                RecomputeWindow(),
-                {},
-                "which extension=recompute_window never does: use 'evaluate.protocol=",
-            )
-            for name in WHOLE
-        ),
-        (
-            "sliding",
-            NoExtension(),
-            {"stride": 17},
-            "evaluate.stride=17 leaves tokens unscored .* of evaluate.lengths=.16, 32, 64.",
-        ),
-        (
-            "yarn_script",
-            NoExtension(),
-            {"stride": 16},
-            "set evaluate.stride to 15 or less, or leave out the shorter lengths",
-        ),
-        ("lceg_script", NoExtension(), {"stride": 17}, "set evaluate.stride to 16 or less"),
-        *(
-            (name, NoExtension(), {"lengths": [1, 16]}, "leave out lengths below 2")
-            for name in WHOLE
-            if name != "by_position"
-        ),
-        (
-            "repeat",
-            NoExtension(),
-            {"targets": 8},
-            "evaluate.targets=8 must be below half of the training length 16",
-        ),
-        (
-            "repeat",
-            NoExtension(),
-            {"max_length": 15},
-            "evaluate.max_length=15 is below the training length 16",
-        ),
-    ],
-)
-def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extension, options, said):
-    config = EvaluateConfig(
-        dtype="fp32",
-        **{
-            "lengths": [16, 32, 64],
-            "max_length": 64,
-            "windows": 512,
-            "targets": 2,
-            "stride": 4,
-            **options,
-        },
-    )
-    with pytest.raises(ConfigError, match=said):
-        protocol(name).check(extension, config, TRAIN_LEN)
-
-
 def test_the_default_stride_refuses_the_length_it_equals_before_any_training(text_folder):
     given = [
         "train.length=64",
@@ -320,26 +260,6 @@ def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
     assert ("evaluate.dtype=fp32" in str(refusal.value)) == (
         dtype == "bf16"
     ) and "leave this length out" in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_documents_too_short_are_named_before_any_training(name):
-    config = EvaluateConfig(
-        dtype="fp32", lengths=[16, 100], max_length=100, windows=512, targets=2, stride=4
-    )
-    with pytest.raises(
-        ConfigError,
-        match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89",
-    ):
-        protocol(name).place(text([90, 30]), config, TRAIN_LEN)
-
-
-def test_text_for_one_window_is_too_little_where_the_last_is_dropped():
-    config = EvaluateConfig(
-        dtype="fp32", lengths=[64], max_length=64, targets=2, stride=4, windows=1
-    )
-    with pytest.raises(ConfigError, match="has only 64 tokens: raise evaluate.windows=1"):
-        protocol("lceg_script").place(text([90, 30]), config, TRAIN_LEN)
 
 
 def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):

@@ -347,28 +347,6 @@ def test_a_bos_begins_every_text_and_splits_differ():
     assert not np.array_equal(other.draw(800, 3, [0], depth=0.5).inputs_NT, two.inputs_NT)
 
 
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "evaluate.tasks=passkey needs .* tokens with this tokenizer, and evaluate.lengths"
-            " holds 100"
-        ),
-    ):
-        questions("passkey", ByteTokenizer()).draw(100, 1, [0], depth=0.5)
-    with pytest.raises(ConfigError, match="takes its haystack from a document"):
-        questions("niah_single_2", ByteTokenizer()).draw(400_000, 1, [0], depth=0.5)
-    for changed, said in (
-        ({"haystack": "hay"}, "haystack=hay"),
-        ({"depths": 1}, "depths=1"),
-        ({"nonsense": 1}, "nonsense"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            questions("passkey", ByteTokenizer(), **changed)
-    with pytest.raises(ConfigError, match="queries=2 of keys=1"):
-        questions("niah_single_1", ByteTokenizer(), queries=2)
-
-
 def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
     words = [
         "train.length=512",
