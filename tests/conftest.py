@@ -25,7 +25,7 @@ from posbench.model.gpt import GPT, make_shape
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
-from posbench.position.legality import check
+from posbench.position.legality import check, check_scale
 
 WRITES_NONE = sys.dont_write_bytecode
 sys.dont_write_bytecode = (
@@ -165,9 +165,21 @@ def scaled_sample(
     for scale in scales:
         pairs = [pair[:2] for pair in legal_pairs(length, train_len)]
         draw.shuffle(pairs)
-        fitting = (triple for pair in pairs if legal(triple := (*pair, scale), length, train_len))
+        fitting = (
+            (*pair, scale) for pair in pairs if _scale_acts((*pair, scale), length, train_len)
+        )
         found += itertools.islice(fitting, -(-number // len(scales)))
     return found
+
+
+def _scale_acts(triple: tuple[str, str, str], length: int, train_len: int) -> bool:
+    """Whether a scale may stand beside a legal pair, and changes something. As `legal` says, which
+    would judge the pair again for each of its scales.
+    """
+    try:
+        return check_scale(*judged_triple(*triple, train_len), [length]) is None
+    except ConfigError:
+        return False
 
 
 @pytest.fixture
