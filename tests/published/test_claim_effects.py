@@ -13,7 +13,7 @@ from conftest import CONFIGS
 
 from posbench.runs.rows import read_csv
 from posbench.tools.claims.judge import Finding
-from posbench.tools.claims.language import ClaimCell, Endpoint, load_all
+from posbench.tools.claims.language import ClaimCell, Endpoint, load_claims
 from posbench.tools.claims.table import read_findings
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -27,7 +27,7 @@ ROWS = {  # folders with the rows of a stage
     7: ("press2022",),
     9: ("retrieval",),
 }
-LEDGER = load_all(CONFIGS.parent / "results" / "claims")
+LEDGER = load_claims(CONFIGS.parent / "results" / "claims")
 FINDINGS = [
     finding
     for finding in read_findings(REPORTED / "claims" / "claims.csv")

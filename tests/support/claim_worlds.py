@@ -8,7 +8,7 @@ from synthetic import DOCUMENTS, TARGETS, write_eval
 
 from posbench.tools.claims.find import Pool
 from posbench.tools.claims.judge import judge
-from posbench.tools.claims.language import load
+from posbench.tools.claims.language import load_claim
 
 NATS = 2 * math.log(
     2
@@ -96,7 +96,7 @@ def claim(tmp_path, **text):
     }
     path = tmp_path / "claim.yaml"
     path.write_text(yaml.safe_dump(written))
-    return load(path)
+    return load_claim(path)
 
 
 ROPE = {"encoding": "rope"}

@@ -17,15 +17,20 @@ from posbench.config.names import CONFIGS, group_yamls
 from posbench.results.search import Found, find_results
 from posbench.sweep.jobs import plan_existing
 from posbench.tools.claims.find import Pool
-from posbench.tools.claims.judge import Finding, judge, reserved
-from posbench.tools.claims.language import Claim, load_all
-from posbench.tools.claims.table import brief, ledger_markdown, read_findings, terminal
+from posbench.tools.claims.judge import Finding, judge, seeds_of_later_stages
+from posbench.tools.claims.language import Claim, load_claims
+from posbench.tools.claims.table import (
+    brief_markdown,
+    ledger_markdown,
+    read_findings,
+    terminal_table,
+)
 
 # Of a checkout; an installed package has none.
 CLAIMS_FOLDER = CONFIGS.parent / "results" / "claims"
 # Stage one as it was decided.
-FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"
-READ_WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
+REPORTED_LEDGER = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"
+KEYS_WITH_EFFECT = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
 def claims(request: Request) -> None:
@@ -34,28 +39,30 @@ def claims(request: Request) -> None:
     Works from files alone. Code named in a results folder is never executed.
     """
     config = request.cfgs[0]
-    _check(request, config)
-    ledger = load_all(CLAIMS_FOLDER)
-    look_up = pools(config)
-    judged = judge(ledger, look_up)
-    findings = _with_frozen(judged)
-    _print_unused_seeds(ledger, judged, look_up)
+    _check_request(request, config)
+    all_claims = load_claims(CLAIMS_FOLDER)
+    look_up = pool_lookup(config)
+    findings_here = judge(all_claims, look_up)
+    findings = _with_reported_stage_one(findings_here)
+    _print_unused_seeds(all_claims, findings_here, look_up)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(terminal(findings, width))
+    print(terminal_table(findings, width))
     out = Path(config["report_dir"] or Path(config["results_dir"]).parent / "report" / "claims")
     texts = {
         "claims.csv": to_csv(findings, Finding),
         "claims.md": defuse.markdown(ledger_markdown(findings)),
-        "brief.md": brief(findings),
+        "brief.md": brief_markdown(findings),
     }
     for name, text in texts.items():
         write_atomic(out / name, text)
     list_files(out / name for name in texts)
     if not any(finding.seeds for finding in findings):
-        print(f"nothing was measured yet; what was reported: {FROZEN.with_name('claims.md')}")
+        print(
+            f"nothing was measured yet; what was reported: {REPORTED_LEDGER.with_name('claims.md')}"
+        )
 
 
-def _check(request: Request, config: dict) -> None:
+def _check_request(request: Request, config: dict) -> None:
     """Raise ConfigError for words that say nothing to this command, and outside of a checkout."""
     if request.sweep or config["run"]:
         raise ConfigError(
@@ -63,7 +70,9 @@ def _check(request: Request, config: dict) -> None:
             " and no -m, experiment= or run=."
         )
     check_effect(
-        request.words, READ_WORDS, "on the verdicts, which come from files alone: leave it out"
+        request.words,
+        KEYS_WITH_EFFECT,
+        "on the verdicts, which come from files alone: leave it out",
     )
     if not CLAIMS_FOLDER.is_dir():
         raise ConfigError(
@@ -82,30 +91,30 @@ def _print_unused_seeds(
             pool, _ = look_up(claim)
             evaluated |= {entry.first["seed"] for entry in pool.evaluations}
     used = {int(seed) for finding in judged for seed in (finding.seeds or "").split()}
-    later = reserved(ledger)
-    unused = sorted((evaluated & later) - used)
+    later_seeds = seeds_of_later_stages(ledger)
+    unused = sorted((evaluated & later_seeds) - used)
     if unused:
         print(
             f"left out: seeds {', '.join(map(str, unused))}, which a later stage names and stage"
-            f" one leaves to it; those from {max(later) + 1} on are free"
+            f" one leaves to it; those from {max(later_seeds) + 1} on are free"
         )
 
 
-def _with_frozen(findings: list[Finding]) -> list[Finding]:
+def _with_reported_stage_one(findings: list[Finding]) -> list[Finding]:
     """Findings, with stage one as it was decided if only later stages were measured."""
-    measured = {finding.stage for finding in findings if finding.seeds}
-    if not measured or 1 in measured or not FROZEN.exists():
+    measured_stages = {finding.stage for finding in findings if finding.seeds}
+    if not measured_stages or 1 in measured_stages or not REPORTED_LEDGER.exists():
         return findings
-    print(f"stage one was not measured here: its verdicts are those of {FROZEN}")
-    frozen = [finding for finding in read_findings(FROZEN) if finding.stage == 1]
-    return frozen + [finding for finding in findings if finding.stage > 1]
+    print(f"stage one was not measured here: its verdicts are those of {REPORTED_LEDGER}")
+    of_stage_one = [finding for finding in read_findings(REPORTED_LEDGER) if finding.stage == 1]
+    return of_stage_one + [finding for finding in findings if finding.stage > 1]
 
 
-def pools(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
+def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
     """Look-up of the evaluations of a claim, and of the command that makes the missing ones."""
 
     @cache
-    def planned(experiment: str) -> list[Path]:
+    def planned_eval_files(experiment: str) -> list[Path]:
         overrides = [f"{key}='{config[key]}'" for key in ("results_dir", "cache_dir")]
         composer = Composer()
         composed = compose([f"experiment={experiment}", *overrides], composer)
@@ -117,26 +126,26 @@ def pools(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
         return [cell.path for job in jobs for cell in job.cells]
 
     @cache
-    def pool(experiments: tuple[str, ...]) -> Pool:
+    def pool_of(experiments: tuple[str, ...]) -> Pool:
         results = Found([], [], [])
         if config["runs"] is not None:
             results = find_results(config["runs"])
         reason = "holds means, and claims are judged on sums over documents"
         paths = results.without_csvs(reason).eval_files()
         for experiment in experiments:
-            paths = paths + planned(experiment)
-        return Pool.read(paths, defaults(), results.evidence)
+            paths = paths + planned_eval_files(experiment)
+        return Pool.read(paths, default_arguments(), results.evidence)
 
     def look_up(claim: Claim) -> tuple[Pool, str]:
         commands = [f"python scripts/run.py experiment={name}" for name in claim.experiments]
         experiments = claim.experiments if config["runs"] is None else ()
-        return pool(experiments), " and ".join(commands)
+        return pool_of(experiments), " and ".join(commands)
 
     return look_up
 
 
 @cache
-def defaults() -> dict[tuple[str, str], dict]:
+def default_arguments() -> dict[tuple[str, str], dict]:
     """{(group, name): arguments in configs/} for encodings and extensions."""
     arguments = {}
     for group in ("encoding", "extension"):

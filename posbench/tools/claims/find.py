@@ -23,8 +23,8 @@ from posbench.tools.claims.language import ClaimCell
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one
 # number: the row's train_len, or the usual one where trainings of several lengths are there.
-PLAIN = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
-USUAL = TrainConfig.length
+PLAIN_TRAINING = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
+USUAL_TRAIN_LEN = TrainConfig.length
 # Claims are about the text of the training, all of its test documents, with intervals over
 # documents.
 PLAIN_SETTING = {"text": None, "unit": "document", "split": "test", "documents": None}
@@ -34,7 +34,7 @@ GAIN_PROTOCOLS = ("fixed_targets", "tiled_targets")
 CHILD_ARGUMENTS = {"base", "max_len"}
 
 
-class Missing(Exception):
+class MissingEvaluation(Exception):
     """A claim's cell was not measured. The message names the evaluation that is missing."""
 
 
@@ -51,7 +51,7 @@ class Pool:
 
     def __post_init__(self):
         self.references = References(self.evaluations)
-        self.gains: dict[tuple, float] = {}  # `windows` of an evaluation -> lower bound of G
+        self.gain_bounds: dict[tuple, float] = {}  # `windows` of an evaluation -> lower bound of G
 
     @classmethod
     def read(
@@ -70,31 +70,31 @@ class Pool:
         evaluations, origins, _ = pool(loaded, evidence)
         return cls(evaluations, origins, defaults)
 
-    def find(
+    def evaluations_by_seed(
         self, cell: ClaimCell, windows: int | None = None, seeds: Collection[int] = ()
     ) -> dict[int, Evaluation]:
         """Evaluations of a cell by seed, of `windows` and `seeds` if given, else of all.
 
-        Raises Missing if none fits, RunError if two of one seed do.
+        Raises MissingEvaluation if none fits, RunError if two of one seed do.
         """
         fitting = [entry for entry in self.evaluations if self._fits(cell, entry)]
         if seeds:  # other stages may have trained this method in several ways
             fitting = [entry for entry in fitting if entry.first["seed"] in seeds]
         if windows is not None:
-            fitting = [entry for entry in fitting if _windows(entry) == windows]
+            fitting = [entry for entry in fitting if _n_windows(entry) == windows]
         if "train.length" not in (cell.config or {}):
-            fitting = _of_usual_length(fitting)
+            fitting = _of_usual_train_len(fitting)
         if not fitting:
             of_windows = "" if windows is None else f" with {windows} windows"
-            raise Missing(f"no evaluation of {cell}{of_windows}")
+            raise MissingEvaluation(f"no evaluation of {cell}{of_windows}")
         by_seed: dict[int, Evaluation] = {}
         for entry in fitting:
             first = by_seed.setdefault(entry.first["seed"], entry)
             if first is not entry:
                 raise RunError(
-                    f"{cell} fits two evaluations of seed {entry.first['seed']}, {_name(first)} and"
-                    f" {_name(entry)}: name in the claim what tells them apart (config:"
-                    " {train.steps: 1000}), or give other runs="
+                    f"{cell} fits two evaluations of seed {entry.first['seed']},"
+                    f" {_run_and_file(first)} and {_run_and_file(entry)}: name in the claim what"
+                    " tells them apart (config: {train.steps: 1000}), or give other runs="
                 )
         return dict(sorted(by_seed.items()))
 
@@ -103,7 +103,7 @@ class Pool:
         row = trained_part_moved(entry.first)
         return (
             _same_methods(cell, row)
-            and _plain_setting(entry.setting)
+            and _has_plain_setting(entry.setting)
             and self._same_arguments(cell, row)
             and self._same_training(cell, entry)
         )
@@ -132,19 +132,23 @@ class Pool:
         config = self.origins[entry.origin].config
         if not config:
             return False
-        required = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
+        required = {
+            **PLAIN_TRAINING,
+            "train.length": entry.first["train_len"],
+            **(cell.config or {}),
+        }
         return all(
             config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT)) == value
             for key, value in required.items()
         )
 
-    def reference(self, entry: Evaluation, kind: str) -> Evaluation:
+    def recompute_reference(self, entry: Evaluation, kind: str) -> Evaluation:
         """Reference of an evaluation, of the same training, protocol and setting.
 
-        `kind` is floor or half. Raises Missing if there is none.
+        `kind` is floor or half. Raises MissingEvaluation if there is none.
         """
         if (entry.key, kind) not in self.references.floors:
-            raise Missing(
+            raise MissingEvaluation(
                 f"{entry.first['run_id']} lacks recompute_window ({kind}) under"
                 f" {entry.first['protocol']}"
             )
@@ -154,35 +158,36 @@ class Pool:
         """Lower 95 % bound of G of a training, of a child that of its parent, in bits/byte.
 
         With one seed it is over documents alone. It is read by fixed_targets, or by tiled_targets
-        where that was not evaluated. Raises Missing if the training has neither with as many
-        windows.
+        where that was not evaluated. Raises MissingEvaluation if the training has neither with as
+        many windows.
         """
         training = entry.first["finetune"] or entry.first["run_id"]
         windows = (training, entry.windows[1])
-        if windows not in self.gains:
-            reading = self._reading_of_gain(training, windows)
-            self.gains[windows] = estimate(self.gain_terms([reading])).interval()[0]
-        return self.gains[windows]
+        if windows not in self.gain_bounds:
+            reading = self._evaluation_for_gain(training, windows)
+            self.gain_bounds[windows] = estimate(self.gain_terms([reading])).interval()[0]
+        return self.gain_bounds[windows]
 
-    def _reading_of_gain(self, training: str, windows: tuple) -> Evaluation:
+    def _evaluation_for_gain(self, training: str, windows: tuple) -> Evaluation:
+        """Evaluation of these windows by the first of GAIN_PROTOCOLS that there is."""
         of_windows = [entry for entry in self.evaluations if entry.windows == windows]
         for protocol in GAIN_PROTOCOLS:
             for entry in of_windows:
                 if entry.first["protocol"] == protocol:
                     return entry
-        raise Missing(
+        raise MissingEvaluation(
             f"{training} has no {' or '.join(GAIN_PROTOCOLS)} evaluation of as many windows, so G"
             " is unknown"
         )
 
     def gain_terms(self, entries: Sequence[Evaluation]) -> list[tuple[float, Sums]]:
         """Weighted means whose sum is G of the trainings, in bits/byte."""
-        half = exact([self.reference(entry, "half") for entry in entries])
-        floor = exact([self.reference(entry, "floor") for entry in entries])
+        half = sums_at_full_window([self.recompute_reference(entry, "half") for entry in entries])
+        floor = sums_at_full_window([self.recompute_reference(entry, "floor") for entry in entries])
         return [(half.factor, half.sums), (-floor.factor, floor.sums)]
 
 
-class Measured(NamedTuple):
+class SumsAndFactor(NamedTuple):
     """Sums over documents of several seeds, and the factor from their mean to bits/byte."""
 
     sums: Sums
@@ -200,101 +205,103 @@ def _same_methods(cell: ClaimCell, row: dict) -> bool:
     )
 
 
-def _plain_setting(setting: object) -> bool:
+def _has_plain_setting(setting: object) -> bool:
     """True if claims are judged under a setting; what it does not state may be as usual."""
     return all(
         getattr(setting, name, usual) in (usual, None) for name, usual in PLAIN_SETTING.items()
     )
 
 
-def _windows(entry: Evaluation) -> int | None:
+def _n_windows(entry: Evaluation) -> int | None:
     return getattr(entry.setting, "windows", None)
 
 
-def _of_usual_length(entries: list[Evaluation]) -> list[Evaluation]:
+def _of_usual_train_len(entries: list[Evaluation]) -> list[Evaluation]:
     """Evaluations of trainings of the usual length, or all if there are none."""
-    return [entry for entry in entries if entry.first["train_len"] == USUAL] or entries
+    return [entry for entry in entries if entry.first["train_len"] == USUAL_TRAIN_LEN] or entries
 
 
-def _name(entry: Evaluation) -> str:
+def _run_and_file(entry: Evaluation) -> str:
+    """Words for an evaluation in an error: its run and the name of its file."""
     return f"{entry.first['run_id']}/{entry.path.name}"
 
 
 def row_at(entry: Evaluation, length: int, task: str | None) -> dict:
-    """Row of a length and a task, over all depths. Raises Missing without one."""
+    """Row of a length and a task, over all depths. Raises MissingEvaluation without one."""
+    # Other rows of the length are parts of it: of one position, or of one depth of an answer.
     for row in entry.rows:
-        place = (row["length"], row["task"], row["position"], row.get("depth"))
-        if place == (length, task, None, None):
+        labels = (row["length"], row["task"], row["position"], row.get("depth"))
+        if labels == (length, task, None, None):
             return row
-    raise Missing(f"{_name(entry)} lacks length {length}")
+    raise MissingEvaluation(f"{_run_and_file(entry)} lacks length {length}")
 
 
-def measured(
+def sums_at_lengths(
     entries: Sequence[Evaluation],
     lengths: Sequence[int],
-    name: str = "nll",
+    quantity: str = "nll",
     task: str | None = None,
-) -> Measured:
+) -> SumsAndFactor:
     """Sums over documents of nll or correct, of each entry at its length.
 
-    Raises Missing if a length was not evaluated, RunError if seeds scored different targets or
-    targets do not weigh alike.
+    Raises MissingEvaluation if a length was not evaluated, RunError if seeds scored different
+    targets or targets do not weigh alike.
     """
     sums_of_seeds = []
     factors = set()
     for entry, length in zip(entries, lengths, strict=True):
         row = row_at(entry, length, task)
-        sums = entry.sampled_sums(row, name)
-        if sums is None or (name == "nll" and not row["n_bytes"]):
-            raise Missing(f"{_name(entry)} lacks length {length}")
-        if name == "nll":
+        sums = entry.sampled_sums(row, quantity)
+        if sums is None or (quantity == "nll" and not row["n_bytes"]):
+            raise MissingEvaluation(f"{_run_and_file(entry)} lacks length {length}")
+        if quantity == "nll":
             _check_equal_weights(entry, row, plain_mean=float(sums.means[0]))
             factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))  # nats/target to bits/byte
         else:
             factors.add(1.0)  # a share of answers
         sums_of_seeds.append(sums)
-    joined = across(sums_of_seeds)
-    if len(factors) > 1 or joined is None:
+    sums_of_all = across(sums_of_seeds)
+    if len(factors) > 1 or sums_of_all is None:
         raise RunError(
-            f"seeds of {_name(entries[0])} scored different targets at length {length}: evaluate"
-            " all with one setting."
+            f"seeds of {_run_and_file(entries[0])} scored different targets at length {length}:"
+            " evaluate all with one setting."
         )
-    return Measured(joined, float(factors.pop()))
+    return SumsAndFactor(sums_of_all, float(factors.pop()))
 
 
 def _check_equal_weights(entry: Evaluation, row: dict, plain_mean: float) -> None:
     """Raise RunError if a row's loss is another mean of its targets than the plain one."""
     if np.isfinite(plain_mean) and not np.isclose(plain_mean, row["nll"], rtol=1e-3):
         raise RunError(
-            f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is"
+            f"{_run_and_file(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is"
             f" {plain_mean:.4f}): claims cannot use it."
         )
 
 
-def exact(entries: Sequence[Evaluation]) -> Measured:
+def sums_at_full_window(entries: Sequence[Evaluation]) -> SumsAndFactor:
     """Losses of references, each at its shortest length where every target has its full window.
 
-    Raises Missing without one.
+    Raises MissingEvaluation without one.
     """
     rows = [entry.exact_row() for entry in entries]
     for entry, row in zip(entries, rows, strict=True):
         if row is None:
-            raise Missing(
-                f"{_name(entry)} lacks a length of at least {entry.exact_from} tokens, where every"
-                " target has its full window"
+            raise MissingEvaluation(
+                f"{_run_and_file(entry)} lacks a length of at least {entry.exact_from} tokens,"
+                " where every target has its full window"
             )
-    same_targets(entries)
-    return measured(entries, [row["length"] for row in rows])
+    check_same_targets(entries)
+    return sums_at_lengths(entries, [row["length"] for row in rows])
 
 
-def same_targets(entries: Sequence[Evaluation]) -> None:
+def check_same_targets(entries: Sequence[Evaluation]) -> None:
     """Check evaluations protocol by protocol.
 
-    Raises Missing for one without arrays, RunError unless all scored the same targets.
+    Raises MissingEvaluation for one without arrays, RunError unless all scored the same targets.
     """
     for entry in entries:
         if not entry.stored.targets:
-            raise Missing(
+            raise MissingEvaluation(
                 f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of"
                 " single targets decide"
             )

@@ -33,12 +33,19 @@ from posbench.statistics.verdict_rules import (
     holm,
     sides,
 )
-from posbench.tools.claims.find import Missing, Pool, exact, measured, row_at, same_targets
-from posbench.tools.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
+from posbench.tools.claims.find import (
+    MissingEvaluation,
+    Pool,
+    check_same_targets,
+    row_at,
+    sums_at_full_window,
+    sums_at_lengths,
+)
+from posbench.tools.claims.language import BOTH_VERDICTS, MEASURES, Claim, ClaimCell, Endpoint
 
 NOT_MEASURED = "not measured"
 BY_TEST = "by test"  # note of a claim that a test decides
-Terms = list[tuple[float, Sums]]  # weighted means whose sum is an effect
+WeightedSums = list[tuple[float, Sums]]  # weighted means whose sum is an effect
 
 
 @dataclass(frozen=True)
@@ -78,30 +85,34 @@ class Finding:
     evaluations: str = ""  # eval ids, as in rows.csv
 
 
-def judge(claims: Sequence[Claim], pools: Callable[[Claim], tuple[Pool, str]]) -> list[Finding]:
+def judge(
+    claims: Sequence[Claim], pool_and_command: Callable[[Claim], tuple[Pool, str]]
+) -> list[Finding]:
     """Findings of all endpoints, each stage a family.
 
     `pools(claim)` gives the evaluations of a claim, and the command that makes missing ones.
     """
-    readings = Counter(
+    n_readings = Counter(
         (claim.stage, str(endpoint)) for claim in claims for endpoint in claim.primary
     )
-    of_later_stages = reserved(claims)
+    later_seeds = seeds_of_later_stages(claims)
     findings = []
     for claim in claims:
-        findings += _judge_claim(claim, pools, of_later_stages, readings)
+        findings += _judge_claim(claim, pool_and_command, later_seeds, n_readings)
     for stage in sorted({finding.stage for finding in findings}):
         _correct_stage(findings, stage)
     return findings
 
 
-def reserved(claims: Iterable[Claim]) -> set[int]:
+def seeds_of_later_stages(claims: Iterable[Claim]) -> set[int]:
     """Seeds that primaries of later stages name, which take no part in stage one."""
     return {seed for claim in claims for endpoint in claim.primary for seed in endpoint.seeds}
 
 
 def _correct_stage(findings: list[Finding], stage: int) -> None:
-    """Correct the verdicts of a stage for their number, in place."""
+    """Correct the verdicts of a stage for their number, in place.
+
+    In later stages a comparison that is still to be measured counts too, with p = 1."""
     tested = []  # indices of findings
     unmeasured = set()  # comparisons
     for index, finding in enumerate(findings):
@@ -111,14 +122,16 @@ def _correct_stage(findings: list[Finding], stage: int) -> None:
             tested.append(index)
         elif stage > 1 and finding.verdict == NOT_MEASURED:
             unmeasured.add(finding.compared)
-    waiting = sorted(unmeasured - {findings[index].compared for index in tested})
-    _correct(findings, tested, waiting)
+    without_any_p = sorted(unmeasured - {findings[index].compared for index in tested})
+    _correct_family(findings, tested, without_any_p)
 
 
-def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[str]) -> None:
+def _correct_family(
+    findings: list[Finding], tested: Sequence[int], unmeasured: Sequence[str]
+) -> None:
     """Correct the verdicts of one family, in place.
 
-    `tested` are indices of findings, `waiting` comparisons of the family that are not measured.
+    `tested` are indices of findings, `unmeasured` comparisons of the family that are not measured.
     """
     family = [findings[index] for index in tested]
     # Stage one counts every endpoint, later stages every comparison.
@@ -128,11 +141,11 @@ def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[s
     p_of_groups: dict[object, float] = {}
     for group, finding in zip(groups, family, strict=True):
         p_of_groups[group] = max(finding.p, p_of_groups.get(group, 0.0))
-    for group in waiting:
+    for group in unmeasured:
         p_of_groups[group] = 1.0
     q_of_groups = dict(zip(p_of_groups, benjamini_hochberg([*p_of_groups.values()]), strict=True))
-    ps = [finding.p for finding in family] + [1.0] * len(waiting)
-    adjusted_ps = holm(ps, [*groups, *waiting])
+    ps = [finding.p for finding in family] + [1.0] * len(unmeasured)
+    adjusted_ps = holm(ps, [*groups, *unmeasured])
     for index, group, p_holm in zip(tested, groups, adjusted_ps, strict=False):
         finding = findings[index]
         verdict = finding.by_interval
@@ -140,7 +153,7 @@ def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[s
         if verdict != "undecided" and p_holm >= ALPHA:
             unit = "comparisons" if finding.stage > 1 else "primaries"
             lost = f"{verdict} by its own interval, not after Holm over {len(p_of_groups)} {unit}"
-            note = _joined(note, lost)
+            note = _joined_notes(note, lost)
             verdict = "undecided"
         findings[index] = replace(
             finding, p_holm=p_holm, q=q_of_groups[group], verdict=verdict, note=note
@@ -149,34 +162,35 @@ def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[s
 
 def _judge_claim(
     claim: Claim,
-    pools: Callable[[Claim], tuple[Pool, str]],
-    of_later_stages: set[int],
-    readings: Counter,
+    pool_and_command: Callable[[Claim], tuple[Pool, str]],
+    later_seeds: set[int],
+    n_readings: Counter,
 ) -> list[Finding]:
-    """Findings of a claim. `readings` counts the primaries that read a comparison; only where one
+    """Findings of a claim. `n_readings` counts the primaries that read a comparison; only where one
     does may its rules be the two sides of one test.
     """
     if claim.test:
         return [_decided_by_test(claim)]
-    pool, command = pools(claim)
+    pool, command = pool_and_command(claim)
     endpoints = [(True, endpoint) for endpoint in claim.primary]
     endpoints += [(False, endpoint) for endpoint in claim.secondary]
     findings = []
     for primary, endpoint in endpoints:
-        finding = _unmeasured(claim, endpoint, primary)
-        if claim.stage > 1 and primary and readings[claim.stage, str(endpoint)] == 1:
+        finding = _finding_without_numbers(claim, endpoint, primary)
+        if claim.stage > 1 and primary and n_readings[claim.stage, str(endpoint)] == 1:
             finding = replace(finding, sides=sides(endpoint.confirm, endpoint.refute))
         try:
-            finding = _judge_endpoint(endpoint, pool, finding, of_later_stages)
-        except Missing as error:
-            finding = _not_measured(finding, f"{error}: {command}")
+            finding = _judge_endpoint(endpoint, pool, finding, later_seeds)
+        except MissingEvaluation as error:
+            finding = _marked_not_measured(finding, f"{error}: {command}")
         except RunError as error:
-            finding = _not_measured(finding, str(error))
+            finding = _marked_not_measured(finding, str(error))
         findings.append(finding)
     return findings
 
 
 def _decided_by_test(claim: Claim) -> Finding:
+    """Finding of a claim that a test of this repository decides, which has no numbers."""
     return Finding(
         claim=claim.id,
         endpoint="",
@@ -195,7 +209,7 @@ def _decided_by_test(claim: Claim) -> Finding:
     )
 
 
-def _unmeasured(claim: Claim, endpoint: Endpoint, primary: bool) -> Finding:
+def _finding_without_numbers(claim: Claim, endpoint: Endpoint, primary: bool) -> Finding:
     """Finding of an endpoint, still without numbers."""
     return Finding(
         claim=claim.id,
@@ -213,7 +227,8 @@ def _unmeasured(claim: Claim, endpoint: Endpoint, primary: bool) -> Finding:
     )
 
 
-def _not_measured(finding: Finding, note: str) -> Finding:
+def _marked_not_measured(finding: Finding, note: str) -> Finding:
+    """Finding with the reason why it has no numbers; a descriptive one has no verdict anyway."""
     return replace(finding, verdict=NOT_MEASURED if finding.primary else "", note=note)
 
 
@@ -225,7 +240,7 @@ class SeedsOfCell(NamedTuple):
     entries: list[Evaluation]
 
 
-class Choice(NamedTuple):
+class CommonCells(NamedTuple):
     """Cells of an endpoint, restricted to their common `seeds`."""
 
     seeds: list[int]
@@ -246,67 +261,71 @@ class Gate(NamedTuple):
 
 
 def _judge_endpoint(
-    endpoint: Endpoint, pool: Pool, finding: Finding, of_later_stages: set[int]
+    endpoint: Endpoint, pool: Pool, finding: Finding, later_seeds: set[int]
 ) -> Finding:
-    """`finding` with numbers and verdict. Raises Missing if an evaluation is not there."""
-    choice = _choose(endpoint, pool, of_later_stages)
-    same_targets(choice.entries)
-    gate = _gate(choice, pool)
+    """`finding` with numbers and verdict. Raises MissingEvaluation if an evaluation is not
+    there.
+    """
+    common = _cells_of_common_seeds(endpoint, pool, later_seeds)
+    check_same_targets(common.entries)
+    gate = _gate_of_trainings(common, pool)
+    # Number of seeds from which on the interval is by analysis of variance.
     anova_from = ANOVA_FROM if finding.stage > 1 else math.inf
-    terms: Terms = []
+    terms: WeightedSums = []
     if endpoint.measure == "usable_length":
-        usable = _usable(choice.cells[0], pool, endpoint.margin, anova_from)
+        usable = _usable_length(common.cells[0], pool, endpoint.margin, anova_from)
         judged: Judged = usable
-        compared = usable.rises[max(usable.rises)]  # the rise at the longest length
+        comparison = usable.rises[max(usable.rises)]  # the rise at the longest length
         by_seed = ""
     else:
-        for cell in choice.cells:
-            terms += _terms(endpoint.measure, cell, pool)
-        judged = compared = estimate(terms, anova_from)
-        by_seed = " ".join(f"{number:.6g}" for number in compared.by_seed)
-    finding = _with_effect(finding, choice, gate, judged, compared, by_seed)
+        for cell in common.cells:
+            terms += _terms_of_measure(endpoint.measure, cell, pool)
+        judged = comparison = estimate(terms, anova_from)
+        by_seed = " ".join(f"{number:.6g}" for number in comparison.by_seed)
+    finding = _with_effect(finding, common, gate, judged, comparison, by_seed)
     if not finding.primary:
         return finding
-    if gate.fault and endpoint.gate == BOTH:
-        return replace(finding, verdict="gated", note=_joined(finding.note, gate.fault))
+    if gate.fault and endpoint.gate == BOTH_VERDICTS:
+        return replace(finding, verdict="gated", note=_joined_notes(finding.note, gate.fault))
     if terms and not math.isfinite(judged.value):
         return _undecided(finding, "a loss is not finite")
 
-    def against(bound: float) -> tuple[Judged, float]:
+    def effect_and_bound(bound: float) -> tuple[Judged, float]:
         """The effect and the bound to compare it with; a share of G is subtracted from it first."""
         if not endpoint.confirm.of_gain:
             return judged, bound
-        gain = pool.gain_terms(choice.cells[0].entries)
+        gain = pool.gain_terms(common.cells[0].entries)
         less = [(-bound * weight, sums) for weight, sums in gain]
         return estimate([*terms, *less], anova_from), 0.0
 
-    word, p = decide(endpoint.confirm, endpoint.refute, against, finding.sides)
-    if gate.fault and word == endpoint.gate:
-        return _undecided(finding, f"not {word}: {gate.fault}")
-    return replace(finding, p=p, by_interval=word, verdict=word)
+    verdict, p = decide(endpoint.confirm, endpoint.refute, effect_and_bound, finding.sides)
+    if gate.fault and verdict == endpoint.gate:
+        return _undecided(finding, f"not {verdict}: {gate.fault}")
+    return replace(finding, p=p, by_interval=verdict, verdict=verdict)
 
 
-def _choose(endpoint: Endpoint, pool: Pool, of_later_stages: set[int]) -> Choice:
+def _cells_of_common_seeds(endpoint: Endpoint, pool: Pool, later_seeds: set[int]) -> CommonCells:
     """Evaluations of the seeds that all cells of an endpoint have.
 
-    Raises Missing without a common seed, and if one of the seeds that decide lacks a cell.
+    Raises MissingEvaluation without a common seed, and if one of the seeds that decide lacks a
+    cell.
     """
     seeds_of_cells = []
     for weight, cell in endpoint.cells:
-        by_seed = pool.find(cell, endpoint.windows, endpoint.seeds)
+        by_seed = pool.evaluations_by_seed(cell, endpoint.windows, endpoint.seeds)
         if not endpoint.seeds:
-            by_seed = {seed: by_seed[seed] for seed in by_seed if seed not in of_later_stages}
+            by_seed = {seed: by_seed[seed] for seed in by_seed if seed not in later_seeds}
         seeds_of_cells.append((weight, cell, by_seed))
     seed_sets = [set(by_seed) for _, _, by_seed in seeds_of_cells]
     seeds = sorted(set.intersection(*seed_sets))
     if lacking := sorted(set(endpoint.seeds) - set(seeds)):
-        raise Missing(
+        raise MissingEvaluation(
             f"seeds {', '.join(map(str, lacking))} have not all cells, and {endpoint} is judged by"
             " all of its seeds or not at all"
         )
     if not seeds:
         listed = "; ".join(str(sorted(seed_set)) for seed_set in seed_sets)
-        raise Missing(f"the cells have no seed in common ({listed})")
+        raise MissingEvaluation(f"the cells have no seed in common ({listed})")
     note = ""
     if lone := sorted(set.union(*seed_sets) - set(seeds)):
         note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out"
@@ -314,13 +333,13 @@ def _choose(endpoint: Endpoint, pool: Pool, of_later_stages: set[int]) -> Choice
         SeedsOfCell(weight, cell, [by_seed[seed] for seed in seeds])
         for weight, cell, by_seed in seeds_of_cells
     ]
-    return Choice(seeds, cells, note)
+    return CommonCells(seeds, cells, note)
 
 
-def _gate(choice: Choice, pool: Pool) -> Gate:
+def _gate_of_trainings(common: CommonCells, pool: Pool) -> Gate:
     gains = []
     accuracies = []
-    for _, cell, entries in choice.cells:
+    for _, cell, entries in common.cells:
         for entry in entries:
             if cell.protocol == ASKED:
                 row = row_at(entry, entry.first["train_len"], learned_by(cell.task))
@@ -341,71 +360,74 @@ def _gate(choice: Choice, pool: Pool) -> Gate:
 
 def _with_effect(
     finding: Finding,
-    choice: Choice,
+    common: CommonCells,
     gate: Gate,
     judged: Judged,
-    compared: Estimate,
+    comparison: Estimate,
     by_seed: str,
 ) -> Finding:
-    """`finding` with its numbers. `compared` is the comparison whose seeds and documents count."""
+    """`finding` with its numbers. Seeds and documents of `comparison` are those that count."""
     lower, upper = judged.interval()
-    first = choice.entries[0].first
-    eval_ids = dict.fromkeys(entry.first["eval_id"] for entry in choice.entries)
+    first = common.entries[0].first
+    eval_ids = dict.fromkeys(entry.first["eval_id"] for entry in common.entries)
     return replace(
         finding,
         effect=judged.value,
         lower=lower,
         upper=upper,
-        over=compared.over,
+        over=comparison.over,
         by_seed=by_seed,
-        seeds=" ".join(map(str, choice.seeds)),
-        documents=compared.n_documents,
-        targets=compared.n_targets,
+        seeds=" ".join(map(str, common.seeds)),
+        documents=comparison.n_documents,
+        targets=comparison.n_targets,
         # Nats per target of one bit per byte; None for answers, which have no bytes.
         nats=math.log(2) * first["n_bytes"] / first["n_targets"] or None,
         gain_lower=gate.gain_lower,
-        note=choice.note,
+        note=common.note,
         evaluations=" ".join(eval_ids),
     )
 
 
 def _undecided(finding: Finding, reason: str) -> Finding:
-    note = _joined(finding.note, reason)
+    """Finding with the verdict undecided; p = 1 keeps it in its family's correction."""
+    note = _joined_notes(finding.note, reason)
     return replace(finding, p=1.0, by_interval="undecided", verdict="undecided", note=note)
 
 
-def _terms(measure: str, of_cell: SeedsOfCell, pool: Pool) -> Terms:
+def _terms_of_measure(measure: str, of_cell: SeedsOfCell, pool: Pool) -> WeightedSums:
     """Weighted means whose sum is the measure of one cell."""
     weight, cell, entries = of_cell
     length = round(cell.at * entries[0].first["train_len"])
-    name = "correct" if measure == "accuracy" else "nll"
-    value = measured(entries, [length] * len(entries), name, cell.task)
-    terms = [(weight * value.factor, value.sums)]
+    quantity = "correct" if measure == "accuracy" else "nll"
+    measured = sums_at_lengths(entries, [length] * len(entries), quantity, cell.task)
+    terms = [(weight * measured.factor, measured.sums)]
     if measure == "rise":
-        floors = [pool.reference(entry, "floor") for entry in entries]
-        same_targets([*entries, *floors])
-        floor = exact(floors)
+        floors = [pool.recompute_reference(entry, "floor") for entry in entries]
+        check_same_targets([*entries, *floors])
+        floor = sums_at_full_window(floors)
         terms.append((-weight * floor.factor, floor.sums))
     return terms
 
 
-def _usable(of_cell: SeedsOfCell, pool: Pool, margin: float, anova_from: float) -> Usable:
-    """Usable length over the training length. Raises Missing for fewer than three lengths."""
+def _usable_length(of_cell: SeedsOfCell, pool: Pool, margin: float, anova_from: float) -> Usable:
+    """Usable length over the training length. Raises MissingEvaluation for fewer than three
+    lengths.
+    """
     _, cell, entries = of_cell
     train_len = entries[0].first["train_len"]
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
     multiples = sorted(length / train_len for length in lengths if length >= train_len)
     if len(multiples) < 3:
-        raise Missing(
+        raise MissingEvaluation(
             f"{cell} has {len(multiples)} lengths from the training length on, a usable length"
             " needs a grid"
         )
     rises = {}
     for multiple in multiples:
         at_multiple = SeedsOfCell(1.0, replace(cell, at=multiple), entries)
-        rises[multiple] = estimate(_terms("rise", at_multiple, pool), anova_from)
+        rises[multiple] = estimate(_terms_of_measure("rise", at_multiple, pool), anova_from)
     return Usable(rises, margin)
 
 
-def _joined(note: str, more: str) -> str:
+def _joined_notes(note: str, more: str) -> str:
     return f"{note}; {more}" if note else more

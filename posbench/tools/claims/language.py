@@ -26,8 +26,8 @@ MEASURES = {
     # first length whose upper bound exceeds the floor by more than `margin`
     "usable_length": "x train_len",
 }
-BOTH = "both"
-GATES = (BOTH, "confirmed", "none")
+BOTH_VERDICTS = "both"
+GATES = (BOTH_VERDICTS, "confirmed", "none")  # verdicts that need trainings which learned
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Endpoint:
     confirm: Rule | None = None
     refute: Rule | None = None
     # of GATES: verdicts that need every training to use its window (G), or to have learned its task
-    gate: str = BOTH
+    gate: str = BOTH_VERDICTS
     seeds: tuple[int, ...] = ()  # that decide, all of them; () for all that are there
     windows: int | None = None  # evaluate.windows of the evaluations that decide; None for any
     same_as: str = ""  # claim and name of the primary whose cells these are
@@ -122,7 +122,7 @@ class Claim:
     shows: str | None = None
 
 
-def load(path: Path) -> Claim:
+def load_claim(path: Path) -> Claim:
     """Read a claim's yaml.
 
     Raises ConfigError for anything that is not in the language, and for rules that could both hold.
@@ -130,20 +130,20 @@ def load(path: Path) -> Claim:
     import yaml
 
     try:
-        return _read(_claim, yaml.safe_load(path.read_text(encoding="utf-8")))
+        return _call_with_keys(_claim, yaml.safe_load(path.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
     except (ConfigError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is not a valid claim: {error}.") from error
 
 
-def load_all(folder: Path) -> list[Claim]:
+def load_claims(folder: Path) -> list[Claim]:
     """Read every claim of a folder and of the folders in it, in the order of file names.
 
-    Raises ConfigError as `load` does, for an id given twice in one stage, and for a primary that is
-    the same as none.
+    Raises ConfigError as `load_claim` does, for an id given twice in one stage, and for a primary
+    that is the same as none.
     """
-    claims = [load(path) for path in sorted(folder.rglob("*.yaml"))]
+    claims = [load_claim(path) for path in sorted(folder.rglob("*.yaml"))]
     if len({(claim.stage, claim.id) for claim in claims}) < len(claims):
         raise ConfigError(
             f"{folder} has two claims with the same id: {', '.join(claim.id for claim in claims)}."
@@ -155,7 +155,9 @@ def load_all(folder: Path) -> list[Claim]:
                 comparisons[claim.stage, endpoint_name(claim.id, endpoint.name)] = endpoint
     resolved = []
     for claim in claims:
-        primary = tuple(_resolved(endpoint, claim, comparisons) for endpoint in claim.primary)
+        primary = tuple(
+            _with_cells_of_same_as(endpoint, claim, comparisons) for endpoint in claim.primary
+        )
         resolved.append(replace(claim, primary=primary))
     return resolved
 
@@ -173,7 +175,7 @@ def _with_arguments(method: str, arguments: Mapping | None) -> str:
     return " ".join([method, *(f"{key}={value}" for key, value in (arguments or {}).items())])
 
 
-def _resolved(
+def _with_cells_of_same_as(
     endpoint: Endpoint, claim: Claim, comparisons: Mapping[tuple[int, str], Endpoint]
 ) -> Endpoint:
     """Endpoint with the cells of the one that it is the same as, if any."""
@@ -196,18 +198,18 @@ def _resolved(
     )
 
 
-def _read(make: Callable, keys: Mapping, *first: object) -> Any:
-    """Call `make` with the arguments `first`, then with the keys of a part of a yaml.
+def _call_with_keys(constructor: Callable, keys: Mapping, *leading: object) -> Any:
+    """Result of `constructor` for the arguments `leading` and the keys of a part of a yaml.
 
     Raises ConfigError for a key that it does not take, and for one that is missing.
     """
-    parameters = dict(list(inspect.signature(make).parameters.items())[len(first) :])
+    parameters = dict(list(inspect.signature(constructor).parameters.items())[len(leading) :])
     if unknown := sorted(set(keys) - set(parameters)):
         raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(parameters))}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in keys:
             raise ConfigError(f"it lacks '{name}'")
-    return make(*first, **keys)
+    return constructor(*leading, **keys)
 
 
 def _claim(
@@ -231,9 +233,13 @@ def _claim(
         _one_line(source),
         _one_line(rule),
         stage,
-        experiments=tuple(_listed(experiment)),
-        primary=tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(primary)),
-        secondary=tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(secondary)),
+        experiments=tuple(_as_list(experiment)),
+        primary=tuple(
+            _call_with_keys(_endpoint, keys, seeds, windows) for keys in _as_list(primary)
+        ),
+        secondary=tuple(
+            _call_with_keys(_endpoint, keys, seeds, windows) for keys in _as_list(secondary)
+        ),
         test=test,
         shows=shows,
     )
@@ -283,7 +289,8 @@ def _one_line(text: object) -> str:
     return " ".join(str(text).split())
 
 
-def _listed(value: object) -> list:
+def _as_list(value: object) -> list:
+    """Elements of a list of a yaml, [] for null, and a single value as the only element."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -291,7 +298,7 @@ def _listed(value: object) -> list:
 
 def _endpoint(
     seeds_of_claim: list | None,
-    windows: int | None,
+    windows_of_claim: int | None,
     name: str = "",
     measure: str = "rise",
     of: dict | None = None,
@@ -301,7 +308,7 @@ def _endpoint(
     margin: float | None = None,
     confirm: str | None = None,
     refute: str | None = None,
-    gate: str = BOTH,
+    gate: str = BOTH_VERDICTS,
     seeds: list | None = None,
     same_as: str = "",
 ) -> Endpoint:
@@ -315,7 +322,7 @@ def _endpoint(
             cells=(),
             confirm=confirm_rule,
             refute=refute_rule,
-            windows=windows,
+            windows=windows_of_claim,
             same_as=str(same_as),
         )
     against = against or {}
@@ -334,7 +341,7 @@ def _endpoint(
         refute_rule,
         gate,
         tuple(seeds or seeds_of_claim or ()),
-        windows,
+        windows_of_claim,
     )
     _check_measure(endpoint, at)
     if (
@@ -349,13 +356,13 @@ def _endpoint(
 
 
 def _weighted_cells(
-    at: float | None, *signed: tuple[float, dict | None]
+    at: float | None, *signed_keys: tuple[float, dict | None]
 ) -> tuple[tuple[float, ClaimCell], ...]:
     """Cells with signed weights, of those (sign, keys of a cell) that have keys."""
     weighted = []
-    for sign, keys in signed:
+    for sign, keys in signed_keys:
         if keys is not None:
-            cell = _read(ClaimCell, {"at": at, **keys})
+            cell = _call_with_keys(ClaimCell, {"at": at, **keys})
             weighted.append((sign * float(cell.times), cell))
     return tuple(weighted)
 

@@ -19,19 +19,24 @@ from script_calls import call
 
 from posbench.common.errors import ConfigError
 from posbench.report.table_formats import markdown_row
-from posbench.tools.claims.command import defaults, pools
+from posbench.tools.claims.command import default_arguments, pool_lookup
 from posbench.tools.claims.language import (
-    BOTH,
+    BOTH_VERDICTS,
     STAGES,
     Claim,
     ClaimCell,
     endpoint_name,
-    load,
-    load_all,
+    load_claim,
+    load_claims,
 )
-from posbench.tools.claims.table import ORDER, brief, ledger_markdown, read_findings
+from posbench.tools.claims.table import (
+    VERDICT_ORDER,
+    brief_markdown,
+    ledger_markdown,
+    read_findings,
+)
 
-LEDGER = load_all(CONFIGS.parent / "results" / "claims")
+LEDGER = load_claims(CONFIGS.parent / "results" / "claims")
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
 
 
@@ -72,7 +77,7 @@ def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
     text.pop(text.pop("drop", ""), None)
     (tmp_path / "X.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match=f"X.yaml is not a valid claim: .*{says}"):
-        load(tmp_path / "X.yaml")
+        load_claim(tmp_path / "X.yaml")
 
 
 def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
@@ -82,7 +87,7 @@ def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
     claim(tmp_path, primary=endpoint)
     (tmp_path / "again.yaml").write_text((tmp_path / "claim.yaml").read_text())
     with pytest.raises(ConfigError, match="two claims with the same id"):
-        load_all(tmp_path)
+        load_claims(tmp_path)
 
 
 def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_path):
@@ -111,9 +116,9 @@ def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_pat
     with pytest.raises(
         ConfigError, match="Z little is the same as Y little, which is not a comparison of stage 2"
     ):
-        load_all(tmp_path)
+        load_claims(tmp_path)
     (tmp_path / "Z.yaml").unlink()
-    one, other = (claim.primary[0] for claim in load_all(tmp_path))
+    one, other = (claim.primary[0] for claim in load_claims(tmp_path))
     assert (
         (str(one), one.seeds, one.gate)
         == (str(other), (7, 9), "confirmed")
@@ -164,7 +169,7 @@ def _check(cell: ClaimCell):
             continue
         assert (
             name in choices(group)
-            and (group, name) in defaults()
+            and (group, name) in default_arguments()
             and set(args) <= set(node(group, name))
         )
     scales = {
@@ -190,12 +195,12 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
         pytest.skip("no claims are reported yet")
     findings = read_findings(REPORTED / "claims.csv")
     assert (REPORTED / "claims.md").read_text() == ledger_markdown(findings)
-    assert (REPORTED / "brief.md").read_text() == brief(findings)
+    assert (REPORTED / "brief.md").read_text() == brief_markdown(findings)
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     counted = Counter((STAGES[one.stage], one.verdict) for one in findings if one.primary)
     shown = re.findall(r"^\| \[(\w+)\]\(\S+\) \|.*?\|(.*)\|$", page, re.M)
     assert shown == [
-        (stage, "|".join(f" {counted[stage, word] or ''} " for word in ORDER))
+        (stage, "|".join(f" {counted[stage, word] or ''} " for word in VERDICT_ORDER))
         for stage in STAGES.values()
     ]
     rules = {
@@ -292,7 +297,7 @@ def test_what_stage_one_decided_is_frozen():
     )
 
 
-GATED = {BOTH: "", "confirmed": " (gated if confirmed)", "none": " (not gated)"}
+GATED = {BOTH_VERDICTS: "", "confirmed": " (gated if confirmed)", "none": " (not gated)"}
 
 
 def registered(claims):
@@ -320,6 +325,6 @@ def test_claims_of_an_experiment_whose_text_is_not_here_are_not_measured(tmp_pat
     config = {"runs": None, "results_dir": str(tmp_path), "cache_dir": str(tmp_path)}
     prose = next(claim for claim in LEDGER if claim.experiments == ("prose",))
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        pool, _ = pools(config)(prose)
+        pool, _ = pool_lookup(config)(prose)
     assert not pool.evaluations
     assert "experiment=prose is left out" in capsys.readouterr().out

@@ -14,11 +14,16 @@ from synthetic import DOCUMENTS, TARGETS, asked, write_eval
 from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
 from posbench.runs.target_losses import part_of
-from posbench.tools.claims.command import defaults
+from posbench.tools.claims.command import default_arguments
 from posbench.tools.claims.find import Pool
 from posbench.tools.claims.judge import Finding, judge
 from posbench.tools.claims.language import Claim
-from posbench.tools.claims.table import brief, ledger_markdown, read_findings, terminal
+from posbench.tools.claims.table import (
+    brief_markdown,
+    ledger_markdown,
+    read_findings,
+    terminal_table,
+)
 
 
 @pytest.fixture
@@ -354,9 +359,9 @@ def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
         )
         return judge([one], lambda claim: (pool, ""))[0]
 
-    assert effect(defaults()).effect * NATS == pytest.approx(0.5, abs=0.05)
-    assert effect(defaults(), multiplier=2).effect * NATS == pytest.approx(0.1, abs=0.05)
-    assert effect(defaults(), multiplier=3).verdict == "not measured"
+    assert effect(default_arguments()).effect * NATS == pytest.approx(0.5, abs=0.05)
+    assert effect(default_arguments(), multiplier=2).effect * NATS == pytest.approx(0.1, abs=0.05)
+    assert effect(default_arguments(), multiplier=3).verdict == "not measured"
 
 
 def test_other_documents_than_those_of_the_test_split_decide_nothing(world):
@@ -525,7 +530,7 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     assert "not after Holm over 20" in many[
         0
     ].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in ledger_markdown(many)
-    assert brief(many).count("| undecided (confirmed alone) |") == 20
+    assert brief_markdown(many).count("| undecided (confirmed alone) |") == 20
 
 
 def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
@@ -652,8 +657,8 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
     text = ledger_markdown([alone, *found])
     assert "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text
     assert (
-        terminal([alone, *found]).count("2: ") == 3
-        and brief([alone, *found]).count("| claim |") == 2
+        terminal_table([alone, *found]).count("2: ") == 3
+        and brief_markdown([alone, *found]).count("| claim |") == 2
     )
 
 
@@ -682,8 +687,8 @@ def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladd
     third = [replace(each, stage=3) for each in found[1:]]  # a stage of which nothing is there
     assert (
         ledger_markdown([*found, *third]) == text
-        and brief([*found, *third]) == brief(found)
-        and "3: " not in terminal([*found, *third])
+        and brief_markdown([*found, *third]) == brief_markdown(found)
+        and "3: " not in terminal_table([*found, *third])
     )
 
 
