@@ -47,7 +47,7 @@ def evaluation(extension=None, scale=None, bos=None, **options) -> Scorer:
             "max_length": 64,
             "windows": 9,
             "targets": S,
-            "batch_tokens": 100,
+            "batch_tokens": 400,
             **options,
         },
     )
