@@ -20,6 +20,7 @@ CELLS = (
         "model={n_layer: 2}"],
     ["experiment=headline", "extension=yarn", "results_dir=${cache_dir}/x", "evaluate.lengths=64"],
     ["encoding=rope", "encoding=alibi"],
+    ["data=mqar", "evaluate=default", "finetune=pose", "log=default", "model=30m", "train=cpu"],
     ["experiment=mine", "train=default", "extension=pi", "dry=true"],
 )  # fmt: skip
 REFUSED = (

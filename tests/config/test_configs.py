@@ -1,5 +1,6 @@
 """Every yaml composes, instantiates and holds only what its class or schema takes."""
 
+import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -41,10 +42,16 @@ def composer():
         yield
 
 
+@pytest.fixture(scope="module")
+def parts(composer) -> composition.Composer:
+    """Composes words part by part, as a sweep does; test_composer.py compares it with Hydra."""
+    return composition.Composer()
+
+
 @pytest.mark.parametrize(("group", "name"), GROUPS, ids=map("=".join, GROUPS))
-def test_every_choice_composes_into_a_job(group, name):
-    cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
-    for job in composition.expand(unresolved(cfg), [f"{group}={name}"]):
+def test_every_choice_composes_into_a_job(parts, group, name):
+    words = [f"{group}={name}"]
+    for job in composition.expand(copy.deepcopy(parts.values(words)), words, parts):
         resolve(job)
 
 
@@ -143,16 +150,17 @@ def test_text_of_the_training_is_scored_for_checkpoints_alone():
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
-def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp_path):
+def test_every_experiment_expands_to_jobs_with_references(parts, name, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "posbench.data.corpus.fingerprint", lambda data, cache: "0" * 64
     )  # the user's own text is not here
     monkeypatch.setattr(
         "posbench.pretrained.checkpoint.wheel_file", lambda key, path: described(tmp_path)
     )  # nor is the wheel
-    cfg = compose("run", [f"experiment={name}"])
-    assert cfg.experiment.name == name
-    cfgs = composition.expand(unresolved(cfg), [f"experiment={name}"])
+    words = [f"experiment={name}"]
+    values = copy.deepcopy(parts.values(words))
+    assert values["experiment"]["name"] == name
+    cfgs = composition.expand(values, words, parts)
     check_methods(cfgs)
     jobs = plan_jobs(cfgs)  # resolves each
     assert jobs and all(job.user_cells for job in jobs)

@@ -20,6 +20,7 @@ from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
+from posbench.model.precision import native
 from posbench.runs.rows import read_csv
 from posbench.sweep.jobs import Job, plan_jobs
 
@@ -44,9 +45,13 @@ print(found, native())
 """
 
 
+def test_what_is_known_of_this_machine_is_what_torch_says():
+    assert machine.multiplies_bf16() == native()
+
+
 @pytest.mark.parametrize(
     "limits",
-    [{}, LAPTOP, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, {"DNNL_MAX_CPU_ISA": "AVX2"}],
+    [LAPTOP, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, {"DNNL_MAX_CPU_ISA": "AVX2"}],
     ids=str,
 )
 def test_what_is_known_without_torch_is_what_torch_says(limits):
