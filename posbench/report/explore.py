@@ -29,14 +29,14 @@ from posbench.report.comparison import VALUES as VALUE_OF
 from posbench.report.comparison_words import words
 from posbench.report.figures.captions import BENT, LINEAR, LOG
 from posbench.report.figures.palette import (
-    APART,
     BLACK,
+    LEAST_COLOUR_DISTANCE,
     encoding_look,
     extension_look,
     foreign_pens,
     shades,
 )
-from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO, colour_distance
+from posbench.report.figures.style import DASHES, FOREIGN_COLOURS, OKABE_ITO, colour_distance
 from posbench.report.figures.uncertainty import ALONE, NAMES, ONE_UNIT, PAIRED, WAY_OUT
 from posbench.report.html_page import Sources
 from posbench.report.html_parts import template
@@ -95,7 +95,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     # matplotlib's dash is "-" or (offset, lengths)
     dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
     shown["palette"] = {
-        "colours": OKABE_ITO + FOREIGN,
+        "colours": OKABE_ITO + FOREIGN_COLOURS,
         "black": BLACK,
         "dashes": dashes,
         "shades": [_shades(colour) for colour in range(len(OKABE_ITO))],
@@ -125,7 +125,7 @@ def _shades(colour: int) -> list[dict]:
             "near": [
                 other
                 for other, of_other in enumerate(OKABE_ITO)
-                if other != colour and colour_distance(shade, of_other) < APART
+                if other != colour and colour_distance(shade, of_other) < LEAST_COLOUR_DISTANCE
             ],
         }
         for shade in shades(colour)
@@ -394,12 +394,14 @@ class Looks(NamedTuple):
 
 
 def _looks(point: SectionKey) -> Looks:
-    """Colours and dash of a point, by their numbers on the page; those of FOREIGN come last."""
+    """Colours and dash of a point, by their numbers on the page; those of FOREIGN_COLOURS come
+    last.
+    """
     facts = point.behind
     extension, dash = extension_look(facts.extension)
     if getattr(point, "foreign", False):
         pen = foreign_pens([point.method])[point.method]
-        foreign = len(OKABE_ITO) + FOREIGN.index(pen.colour)
+        foreign = len(OKABE_ITO) + FOREIGN_COLOURS.index(pen.colour)
         return Looks(foreign, foreign, dash)
     # settings of an engine have colours of their own
     name = point.encoding if facts.encoding == "served" else facts.encoding

@@ -31,7 +31,7 @@ from posbench.report.figures.method_lines import (
     telling_columns,
 )
 from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
-from posbench.report.figures.style import EARLY
+from posbench.report.figures.style import EARLY_DIVISOR
 from posbench.report.figures.uncertainty import (
     BARS,
     INTERVAL,
@@ -223,7 +223,7 @@ def _without_early(
     """Rows but those of the first positions, which would flatten the rest, unless xlim is given."""
     if drawn.x != "position" or options.xlim != (None, None):
         return table
-    late = [EARLY * point.length >= point.train_len for point in table.point]
+    late = [EARLY_DIVISOR * point.length >= point.train_len for point in table.point]
     return table[late] if any(late) else table
 
 

@@ -16,7 +16,7 @@ from posbench.common.files import read_bytes, write_atomic
 from posbench.evaluation.registry import find_protocol
 from posbench.report.explore import explore_page
 from posbench.report.figures.registry import OVERALL, figures_of, kind_of, report_figures
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.report.figures.uncertainty import INTERVAL
 from posbench.report.frame import RECORDS
 from posbench.report.html_page import page
@@ -171,7 +171,7 @@ def _draw_kind(
         figure = report_figure.drawn(records, title, bars)
         if figure:
             name = report_figure.name
-            files[name] = save(figure, out_dir / f"{name}{ending}")
+            files[name] = write_figure(figure, out_dir / f"{name}{ending}")
     return files
 
 

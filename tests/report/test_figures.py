@@ -13,20 +13,26 @@ from matplotlib.patches import Rectangle
 
 from posbench.report.figures import differences, loss_curves
 from posbench.report.figures.captions import caption
-from posbench.report.figures.lines import Mark, spread
+from posbench.report.figures.lines import Mark, spread_apart
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.palette import (
-    ENCODINGS,
-    EXTENSIONS,
-    MOST,
-    bases,
+    ENCODING_COLOURS,
+    EXTENSION_LOOKS,
+    NAMES_IN_PANEL,
+    distinct_looks,
     encoding_look,
     extension_look,
-    looks,
+    pens_of_methods,
     shades,
-    told_apart,
+    yaml_names,
 )
-from posbench.report.figures.style import DASHES, OKABE_ITO, colour_distance, luminance, save
+from posbench.report.figures.style import (
+    DASHES,
+    OKABE_ITO,
+    colour_distance,
+    luminance,
+    write_figure,
+)
 from posbench.report.figures.uncertainty import BARS
 from posbench.report.records import CurvePoint
 
@@ -109,11 +115,11 @@ def said(figure):
 
 
 def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():
-    assert set(ENCODINGS) <= {*choices("encoding"), "as_trained"} and set(EXTENSIONS) <= set(
-        choices("extension")
-    )
-    assert len(set(EXTENSIONS.values())) == len(EXTENSIONS) and all(
-        dash for _, dash in EXTENSIONS.values()
+    assert set(ENCODING_COLOURS) <= {*choices("encoding"), "as_trained"} and set(
+        EXTENSION_LOOKS
+    ) <= set(choices("extension"))
+    assert len(set(EXTENSION_LOOKS.values())) == len(EXTENSION_LOOKS) and all(
+        dash for _, dash in EXTENSION_LOOKS.values()
     )
 
 
@@ -187,7 +193,7 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
         }
         methods = {method_of(cell[at]) for cell in own}
         families = {family(colour) for colour, _ in own.values()}
-        assert len(families) == len(methods) and len(own) <= MOST
+        assert len(families) == len(methods) and len(own) <= NAMES_IN_PANEL
         assert len({str(look) for look in pens.values()}) == len(
             pens
         )  # variants of one method by their dashes
@@ -198,17 +204,17 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
 
 
 def test_lines_of_one_family_are_shades_with_dashes_and_marks_of_their_own():
-    names = {name: name for name in ("rope", "hybrid", "none", *EXTENSIONS)}
+    names = {name: name for name in ("rope", "hybrid", "none", *EXTENSION_LOOKS)}
     extended = [("rope", name, "none") for name in ("pi", "ntk", "yarn", "rerope", "dca")]
     methods = [("rope", "none", "none"), *extended, ("hybrid", "none", "none")]
-    pens = looks(methods, names)
+    pens = pens_of_methods(methods, names)
     family_of_rope = [pens[method] for method in methods[:-1]]
     assert pens[methods[0]].colour == OKABE_ITO[0] and {
         family(pen.colour) for pen in family_of_rope
     } == {OKABE_ITO[0]}
     for kind in ("colour", "dash", "marker"):
         assert len({str(getattr(pen, kind)) for pen in family_of_rope}) == len(family_of_rope)
-    alone = looks([methods[1], methods[-1]], names)
+    alone = pens_of_methods([methods[1], methods[-1]], names)
     assert alone[methods[1]].colour == OKABE_ITO[0]
 
 
@@ -227,7 +233,7 @@ def test_shades_differ_in_lightness_and_can_be_read(number):
 def test_a_shade_is_not_the_colour_of_another_family():
     names = {name: name for name in ("rope", "hybrid", "none", "yarn", "streaming")}
     methods = [("rope", name, "none") for name in ("none", "yarn", "streaming")]
-    with_sky = looks([*methods, ("hybrid", "none", "none")], names)
+    with_sky = pens_of_methods([*methods, ("hybrid", "none", "none")], names)
     sky = with_sky["hybrid", "none", "none"].colour
     distances = [colour_distance(with_sky[method].colour, sky) for method in methods]
     assert min(distances) > 0.12 and len({with_sky[method].colour for method in methods}) == 3
@@ -238,9 +244,9 @@ def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
         name: extension_look("ntk")
         for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))
     }
-    found = told_apart(wanted, {name: "ntk" for name in wanted})
+    found = distinct_looks(wanted, {name: "ntk" for name in wanted})
     assert (
-        found["ntk"] == EXTENSIONS["ntk"]
+        found["ntk"] == EXTENSION_LOOKS["ntk"]
         and len(set(found.values())) == 6
         and all(dash for _, dash in found.values())
     )
@@ -254,19 +260,19 @@ def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_h
         ("rope", "rerope", "log_n"),
     ]
     names = {name: name for name in ("rope", "fox", "none", "yarn", "rerope")}
-    pens = looks(methods, names, by_extension=True)
+    pens = pens_of_methods(methods, names, by_extension=True)
     assert (
-        EXTENSIONS["rerope"][0] == ENCODINGS["fox"]
+        EXTENSION_LOOKS["rerope"][0] == ENCODING_COLOURS["fox"]
         and len({pen.colour for pen in pens.values()}) == 4
     )
-    alone = looks(methods[2:], names, by_extension=True)
-    assert alone["rope", "rerope", "log_n"].colour == OKABE_ITO[EXTENSIONS["rerope"][0]]
+    alone = pens_of_methods(methods[2:], names, by_extension=True)
+    assert alone["rope", "rerope", "log_n"].colour == OKABE_ITO[EXTENSION_LOOKS["rerope"][0]]
 
 
 def test_the_floor_behind_losses_by_context_is_no_name_of_none():
     one = point("none")
     assert (
-        bases([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"]
+        yaml_names([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"]
         == "none"
     )
 
@@ -330,7 +336,7 @@ def test_an_interval_that_overlaps_no_other_stands_at_its_length():
 
 
 def test_exploding_values_are_printed_and_many_are_counted():
-    cells = [(f"e{n}", scale) for n in range(MOST) for scale in ("none", "log_n", "yarn")]
+    cells = [(f"e{n}", scale) for n in range(NAMES_IN_PANEL) for scale in ("none", "log_n", "yarn")]
     curve = [
         point("rope", *cell, length, 0.01 * n)
         for n, cell in enumerate(cells)
@@ -354,7 +360,7 @@ def test_exploding_values_are_printed_and_many_are_counted():
     [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]],
 )
 def test_labels_do_not_overlap_and_keep_their_order(wanted):
-    placed = spread(wanted, gap=10.0, low=0.0, high=100.0)
+    placed = spread_apart(wanted, gap=10.0, low=0.0, high=100.0)
     ascending = [
         placed[index] for index in sorted(range(len(wanted)), key=lambda index: wanted[index])
     ]
@@ -429,7 +435,7 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
         point(extension=name, difference=0.05, half=half)
         for name, half in (("a", 0.06), ("b", 0.04), ("c", None))
     ]
-    files = save(differences.heatmap(curve, "t"), tmp_path / "map.v2")
+    files = write_figure(differences.heatmap(curve, "t"), tmp_path / "map.v2")
     assert (
         [path.name for path in files]
         == ["map.v2.png", "map.v2.svg"]

@@ -10,7 +10,7 @@ from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import lines_of
 from posbench.report.figures.palette import foreign_pens
-from posbench.report.figures.style import FOREIGN, OKABE_ITO
+from posbench.report.figures.style import FOREIGN_COLOURS, OKABE_ITO
 from posbench.report.frame import frame, records
 from posbench.report.plot import Options, draw_figure
 from posbench.report.records import CurvePoint, read_points
@@ -102,8 +102,8 @@ def test_no_line_of_others_has_a_colour_of_ours(curve):
     assert len(ours) == 2 and {pen.colour for pen in ours} <= set(OKABE_ITO)
     assert len(theirs) == 3 == len({pen.colour for pen in theirs}) and {
         pen.colour for pen in theirs
-    } <= set(FOREIGN)
-    assert not set(FOREIGN) & set(OKABE_ITO) and {pen.marker for pen in theirs} == {"x"}
+    } <= set(FOREIGN_COLOURS)
+    assert not set(FOREIGN_COLOURS) & set(OKABE_ITO) and {pen.marker for pen in theirs} == {"x"}
     again = records(frame(curve, CurvePoint))
     assert [line.pen for line in lines_of(again, again, mark)] == [
         line.pen for line in lines_of(curve, curve, mark)
@@ -120,7 +120,7 @@ def test_lines_of_others_do_not_change_the_looks_of_ours(curve):
 def test_many_lines_of_others_differ_by_dashes():
     pens = foreign_pens((f"method {number}", "none") for number in range(30))
     looks = {(pen.colour, str(pen.dash)) for pen in pens.values()}
-    assert len(looks) == 30 and {pen.colour for pen in pens.values()} == set(FOREIGN)
+    assert len(looks) == 30 and {pen.colour for pen in pens.values()} == set(FOREIGN_COLOURS)
 
 
 def test_the_explore_page_has_the_same_rules(tmp_path, csv):

@@ -19,7 +19,7 @@ from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import groups, lines_of
 from posbench.report.figures.palette import shades
 from posbench.report.figures.paper import SIZES
-from posbench.report.figures.style import FOREIGN
+from posbench.report.figures.style import FOREIGN_COLOURS
 from posbench.report.frame import records
 from posbench.report.plot import Options, draw_figure
 
@@ -281,7 +281,7 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     ]
     ours, again, theirs = (to_hex(line.get_color()) for line in found)
     blues = {colour.lower() for colour in shades(0)}
-    assert {ours, again} <= blues and theirs in FOREIGN
+    assert {ours, again} <= blues and theirs in FOREIGN_COLOURS
     assert (
         len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3
         and found[2].get_marker() == "x"

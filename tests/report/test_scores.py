@@ -12,7 +12,7 @@ from test_figures import texts
 from test_rows import VALUES
 
 from posbench.report.figures import accuracy
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.report.footnotes import UNASKED
 from posbench.report.records import SEEDS_ALIKE, Score, by_task, read_points
 from posbench.report.report import collect
@@ -284,7 +284,7 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     ]
     assert drawn == [[0.95, 0.7], [0.25, 0.25]]
     named = [
-        texts(save(accuracy.figure(one.scores[0], ""), tmp_path / name, ["svg"])[0])
+        texts(write_figure(accuracy.figure(one.scores[0], ""), tmp_path / name, ["svg"])[0])
         for one, name in ((built, "with"), (found[1], "without"))
     ]
     assert ["guess by place" in names for names in named] == [True, False]

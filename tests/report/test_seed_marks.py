@@ -12,7 +12,7 @@ from test_figures import texts
 from test_scores import write_scores
 
 from posbench.report.figures.differences import heatmap, intervals
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.report.records import by_task
 from posbench.report.report import collect
 from posbench.report.seed_marks import Seeds, mark_lines, usual_seeds
@@ -62,7 +62,7 @@ def test_maps_and_intervals_of_methods_are_marked(tmp_path):
     ]
     (curve,) = collect(kept, "t", "command").sections
     for figure in (heatmap(curve, "t"), intervals(curve, "t")):
-        save(figure, tmp_path / "figure", ("svg",))
+        write_figure(figure, tmp_path / "figure", ("svg",))
         said = " ".join(texts(tmp_path / "figure.svg"))
         assert "pi [seed 0]" in said and "pi + log_n [seed" not in said
         assert "[seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2." in said

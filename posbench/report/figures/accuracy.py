@@ -19,29 +19,29 @@ from posbench.report.figures.captions import (
     shortened,
 )
 from posbench.report.figures.lines import (
-    BETWEEN,
-    WIDTH,
+    PANEL_WIDTH,
+    SPACE_BETWEEN,
     Line,
     Mark,
     Panel,
-    draw,
-    gutters,
+    draw_panels,
     in_rows,
-    width,
+    name_column_widths,
+    text_width,
 )
 from posbench.report.figures.method_lines import Group, Names, groups, lines_of, marks_of
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
-    GAIN,
+    GAIN_COLOUR,
     GREY,
     INKS,
-    UNKNOWN,
+    NO_VALUE_COLOUR,
     Frame,
     draw_cell,
     draw_unmeasured,
-    note,
-    octaves,
+    set_up_octaves_x,
+    write_note,
 )
 from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
 from posbench.report.footnotes import questions_of, unlearned
@@ -74,12 +74,12 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
             heading = f"{task}: {group.heading}" if group.heading else task
             row.append(Panel(heading, lines, scales, grey))
         rows.append(row)
-    width_of_task = len(shown) * (WIDTH + BETWEEN) + sum(gutters(rows))
-    tasks_in_row = max(1, int(WIDEST // width_of_task))
+    task_width = len(shown) * (PANEL_WIDTH + SPACE_BETWEEN) + sum(name_column_widths(rows))
+    tasks_in_row = max(1, int(WIDEST // task_width))
     rows = [list(itertools.chain(*of_tasks)) for of_tasks in in_rows(rows, tasks_in_row)]
     first, *others = caption_lines(section)
     of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
-    return draw(title, rows, [first, line_of(scales_line(LOG, LINEAR), of_bars), *others])
+    return draw_panels(title, rows, [first, line_of(scales_line(LOG, LINEAR), of_bars), *others])
 
 
 def _mark(score: Score, bars: str) -> Mark | None:
@@ -87,7 +87,7 @@ def _mark(score: Score, bars: str) -> Mark | None:
 
 
 def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
-    octaves(axes, lengths, train_len, "length (tokens)")
+    set_up_octaves_x(axes, lengths, train_len, "length (tokens)")
     axes.set(
         xlim=(min(lengths) / 1.2, max(lengths) * 1.2),
         ylim=(-0.03, 1.04),
@@ -181,10 +181,10 @@ def _draw_maps(
 ):
     """Figure of maps beside one another, whose rows are named left of the first."""
     above = 22 + 11 * max(heading.count("\n") for heading in maps)
-    names_width = 14 + max(map(width, rows))
+    names_width = 14 + max(map(text_width, rows))
     map_width = CELL * len(lengths)
     map_height = ROW * len(rows)
-    headings_width = max(width(heading, HEADING, "bold") for heading in maps)
+    headings_width = max(text_width(heading, HEADING, "bold") for heading in maps)
     step = max(map_width, headings_width) + 20
     row_height = above + map_height + 34
     columns = max(1, min(len(maps), int(WIDEST // step)))
@@ -194,7 +194,7 @@ def _draw_maps(
         left = names_width + column * step
         axes = frame.axes(left, line * row_height + above, map_width, map_height)
         _set_up_map(axes, lengths, rows, with_names=column == 0)
-        note(axes, heading, (0, 0), (0, 5), fontsize=HEADING, fontweight="bold")
+        write_note(axes, heading, (0, 0), (0, 5), fontsize=HEADING, fontweight="bold")
         for row, length in itertools.product(range(len(rows)), lengths):
             if (row, length) not in scores:
                 draw_unmeasured(axes, lengths.index(length), row)
@@ -219,12 +219,12 @@ def _set_up_map(axes, lengths: list[int], rows: list[str], with_names: bool) -> 
 def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
+    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN_COLOUR])
     for (row, length), score in scores.items():
         if length not in lengths:
             continue
         text = ""
-        ground = UNKNOWN
+        ground = NO_VALUE_COLOUR
         if score.shown:
             text = f"{score.accuracy:.2f}"
             ground = colours(score.accuracy)

@@ -13,24 +13,24 @@ from posbench.report.figures.captions import (
     sentences,
     shortened,
 )
-from posbench.report.figures.lines import width
+from posbench.report.figures.lines import text_width
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
-    BEND,
-    BROKEN,
-    ENOUGH,
-    FAIL,
-    FONT,
-    GAIN,
+    BROKEN_FROM,
+    FAIL_COLOUR,
+    FONT_SIZE,
+    GAIN_COLOUR,
     GREY,
     INKS,
-    UNKNOWN,
+    LEAST_METHODS,
+    LINEAR_UP_TO,
+    NO_VALUE_COLOUR,
     Frame,
+    difference_ticks,
     draw_cell,
     draw_unmeasured,
-    note,
-    ticks,
+    write_note,
 )
 from posbench.report.figures.uncertainty import interval_words
 from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
@@ -100,26 +100,32 @@ def _colours(cells: Cells) -> Colours:
         for point in cell.values()
         if point.difference is not None
     )
-    edge = min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
-    norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
-    return Colours(edge, norm, LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL]))
+    edge = min(BROKEN_FROM, max(LINEAR_UP_TO, sizes[(len(sizes) - 1) * 95 // 100]))
+    norm = SymLogNorm(LINEAR_UP_TO, linscale=1.3, vmin=-edge, vmax=edge, base=10)
+    return Colours(
+        edge,
+        norm,
+        LinearSegmentedColormap.from_list("floor", [GAIN_COLOUR, "#ffffff", FAIL_COLOUR]),
+    )
 
 
 @report_figure("curve", "heatmap", "Methods and lengths", place=2)
 def heatmap(curve: list[CurvePoint], title: str):
     """Heat map of the difference to the floor by method and length.
 
-    None if fewer than ENOUGH methods have a difference.
+    None if fewer than LEAST_METHODS methods have a difference.
     """
     cells = _measured(curve)
-    if len(cells) < ENOUGH:
+    if len(cells) < LEAST_METHODS:
         return None
     lengths = tick_lengths(point.length for point in curve)
     shown = blocks(ordered(cells))
     colours = _colours(cells)
     names = _row_names(cells)
-    names_width = max(width(name, FONT) for name in names.values()) + 12
-    encodings_width = max(width(shortened(method[0]), FONT, "bold") for method in cells) + 12
+    names_width = max(text_width(name, FONT_SIZE) for name in names.values()) + 12
+    encodings_width = (
+        max(text_width(shortened(method[0]), FONT_SIZE, "bold") for method in cells) + 12
+    )
     labels_width = encodings_width + names_width
     grid_width = CELL * len(lengths)
     block_width = labels_width + grid_width
@@ -132,18 +138,20 @@ def heatmap(curve: list[CurvePoint], title: str):
         for line, method in enumerate(rows):
             for place, length in enumerate(lengths):
                 _draw_difference(axes, place, line, cells[method].get(length), colours)
-            style = {"va": "center", "fontsize": FONT}
-            note(axes, names[method], (0, line + 0.5), (4 - names_width, 0), **style)
+            style = {"va": "center", "fontsize": FONT_SIZE}
+            write_note(axes, names[method], (0, line + 0.5), (4 - names_width, 0), **style)
             if line > 0 and rows[line - 1][0] == method[0]:  # its encoding is named above
                 continue
             name = shortened(method[0])
-            note(axes, name, (0, line + 0.5), (-labels_width, 0), fontweight="bold", **style)
+            write_note(axes, name, (0, line + 0.5), (-labels_width, 0), fontweight="bold", **style)
             if line > 0:
                 style = {"color": GREY, "linewidth": 0.8, "clip_on": False}
                 axes.axhline(line, xmin=-labels_width / grid_width, **style)
         for place, length in enumerate(lengths):
             text = heading(length, curve[0].train_len).replace(" ", "\n")
-            note(axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222")
+            write_note(
+                axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222"
+            )
         axes.spines[:].set_color(GREY)
     scale_width = min(220, frame.width) / frame.width
     scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
@@ -172,7 +180,7 @@ def _draw_swatch(frame: Frame, left: float) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
     draw_unmeasured(axes, 0, 0)
     axes.spines[:].set_color(GREY)
-    note(axes, "not evaluated", (1, 0), (4, 1), fontsize=7.5, color=GREY)
+    write_note(axes, "not evaluated", (1, 0), (4, 1), fontsize=7.5, color=GREY)
 
 
 def _draw_difference(
@@ -180,7 +188,7 @@ def _draw_difference(
 ) -> None:
     """Draw the cell of a point, such as "^+4.20~": beyond the colours, and undecided."""
     if point is not None and point.nll is None:
-        draw_cell(axes, place, line, UNKNOWN, "nan", INKS[1:], border=1.5)
+        draw_cell(axes, place, line, NO_VALUE_COLOUR, "nan", INKS[1:], border=1.5)
         return
     if point is None or point.difference is None:
         draw_unmeasured(axes, place, line, border=1.5)
@@ -247,7 +255,7 @@ def _draw_scale(axes, colours: Colours) -> None:
     for step in range(STEPS):
         colour = colours.map((step + 0.5) / STEPS)
         axes.axvspan(step / STEPS, (step + 1) / STEPS, color=colour, linewidth=0.2)
-    places, labels = ticks(-colours.edge, colours.edge, (0, 0.1, 1, 4))
+    places, labels = difference_ticks(-colours.edge, colours.edge, (0, 0.1, 1, 4))
     xticks = [float(colours.norm(place)) for place in places]
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=xticks, xticklabels=labels)
     axes.tick_params(labelsize=7.5, color=GREY)
@@ -283,11 +291,11 @@ def intervals(curve: list[CurvePoint], title: str):
     """Forest plot: a row for each method, a panel for each of at most MOST lengths beyond training.
 
     One block of panels shows the loss minus the floor, a second one the loss minus that without an
-    extension. None if fewer than ENOUGH methods have a difference.
+    extension. None if fewer than LEAST_METHODS methods have a difference.
     """
     points = [point for point in curve if not point.foreign and point.length > point.train_len]
     cells = _measured(points)
-    if len(cells) < ENOUGH:
+    if len(cells) < LEAST_METHODS:
         return None
     lengths = sorted({length for cell in cells.values() for length in cell})
     if len(lengths) > MOST:
@@ -298,7 +306,7 @@ def intervals(curve: list[CurvePoint], title: str):
     measured = [point for cell in cells.values() for point in cell.values()]
     shown = [point for point in measured if point.length in lengths]
     rows = _interval_rows(cells, lengths[-1])
-    names_width = 24 + max(width(name, FONT, _weight(row)) for row, name in rows.items())
+    names_width = 24 + max(text_width(name, FONT_SIZE, _weight(row)) for row, name in rows.items())
     panel_width = max(PANEL, 210 / len(lengths))
     panels = len(values) * len(lengths)
     across = names_width + panels * panel_width + panels * BETWEEN + BLOCK_GAP * (len(values) - 1)
@@ -311,10 +319,10 @@ def intervals(curve: list[CurvePoint], title: str):
             axes = frame.axes(left, HEAD, panel_width, ROW * len(rows))
             here = {method: value(cell[length]) for method, cell in cells.items() if length in cell}
             _panel(axes, rows, here, edges)
-            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
+            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT_SIZE, pad=4)
             if column == 0:
                 style = {"xycoords": "axes fraction", "fontsize": 9.5, "fontweight": "bold"}
-                note(axes, f"{name} (nats/token)", (0, 1), (0, 18), **style)
+                write_note(axes, f"{name} (nats/token)", (0, 1), (0, 18), **style)
             if column == 0 and block == 0:
                 _write_row_names(axes, rows, names_width)
     frame.caption(_interval_caption(points, changed=len(values) > 1), up=12)
@@ -366,14 +374,16 @@ def _edges(readings: list[Reading]) -> tuple[float, float]:
     finite = [(mean, half or 0.0) for mean, half in readings if mean is not None]
     ends = [mean + sign * half for mean, half in finite for sign in (1, -1)]
     low, high = limits(ends, relative=True)
-    return min(low, -BEND / 2), high
+    return min(low, -LINEAR_UP_TO / 2), high
 
 
 def _write_row_names(axes, rows: dict[tuple, str], names_width: float) -> None:
-    style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT}
+    style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT_SIZE}
     for line, (row, name) in enumerate(rows.items()):
         indent = 4 if _is_heading(row) else 12
-        note(axes, name, (0, line), (indent - names_width, 0), fontweight=_weight(row), **style)
+        write_note(
+            axes, name, (0, line), (indent - names_width, 0), fontweight=_weight(row), **style
+        )
 
 
 def _panel(
@@ -381,10 +391,10 @@ def _panel(
 ) -> None:
     """Draw the values of the methods among `rows` with their intervals."""
     low, high = edges
-    axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
+    axes.set_xscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.3)
     axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
-    axes.axvspan(low, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
+    axes.axvspan(low, 0, color=GAIN_COLOUR, alpha=0.07, linewidth=0, zorder=0)
     for line, row in enumerate(rows):
         if _is_heading(row):
             continue
@@ -392,8 +402,8 @@ def _panel(
         mean, half = values.get(row, (None, None))
         if mean is not None:
             _draw_interval(axes, line, mean, half, edges)
-    sizes = (0, BEND, 1) if max(-low, high) >= BEND else (0, BEND / 2)
-    axes.set_xticks(*ticks(low, high, sizes))
+    sizes = (0, LINEAR_UP_TO, 1) if max(-low, high) >= LINEAR_UP_TO else (0, LINEAR_UP_TO / 2)
+    axes.set_xticks(*difference_ticks(low, high, sizes))
     axes.set_xticks([], minor=True)
     axes.tick_params(labelsize=7.5, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -404,7 +414,7 @@ def _draw_interval(
 ) -> None:
     """Draw a mean and its interval; an arrow at an edge for a mean beyond it."""
     low, high = edges
-    colour = GAIN if mean < 0 else FAIL
+    colour = GAIN_COLOUR if mean < 0 else FAIL_COLOUR
     if half is None or abs(mean) <= half:
         colour = UNDECIDED
     if half is not None:

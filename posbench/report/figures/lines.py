@@ -10,30 +10,30 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from posbench.report.figures.palette import Pen
-from posbench.report.figures.style import GREY, Frame, note
+from posbench.report.figures.style import GREY, Frame, write_note
 
-# points: a panel, and the space around it; LEADER joins the end of a line with its name
-WIDTH, HEIGHT = 250, 240
-LEFT, ABOVE, BELOW = 50, 24, 40
-BETWEEN = 46
-LEADER = 14
+# points: a panel, and the space around it; LEADER_WIDTH joins the end of a line with its name
+PANEL_WIDTH, PANEL_HEIGHT = 250, 240
+LEFT_MARGIN, SPACE_ABOVE, SPACE_BELOW = 50, 24, 40
+SPACE_BETWEEN = 46
+LEADER_WIDTH = 14
 
 # points: fonts of names of lines and of values beyond the axis, and the height of a line of text
-LABEL = 8.2
-HEADING = 9.5
-SMALL, SMALLEST = 7.2, 5.0
-GAP = 9.6
-SMALL_GAP = SMALL + 1.3
-TITLE_GAP = 11.5
+NAME_FONT = 8.2
+TITLE_FONT = 9.5
+CARET_FONT, LEAST_CARET_FONT = 7.2, 5.0
+NAME_HEIGHT = 9.6
+CARET_LINE_HEIGHT = CARET_FONT + 1.3
+TITLE_LINE_HEIGHT = 11.5
 
-MOST = 4  # values beyond the axis that are printed at one place
-OTHERS = "#cfcfcf"
+MOST_CARET_VALUES = 4  # values beyond the axis that are printed at one place
+OTHERS_GREY = "#cfcfcf"
 # Bars that overlap stand side by side: points from one to the next, octaves that all of them may
 # take (64 stands between 62 and 66), and the share of the way to the next x.
-STEP = 2.2
-ASIDE = 0.1
-SHARE = 0.6
-BAR, THIN = 2.0, 0.6  # points: widths of bars and of lines of seeds
+BAR_DISTANCE = 2.2
+MOST_OCTAVES_ASIDE = 0.1
+GAP_SHARE_FOR_BARS = 0.6
+BAR_WIDTH, SEED_LINE_WIDTH = 2.0, 0.6  # points: widths of bars and of lines of seeds
 Span = tuple[float, float, int]  # low and high of an interval, and the index of its line
 
 
@@ -51,7 +51,7 @@ class Mark:
     seeds: Mapping[object, float] = field(default_factory=dict)
 
 
-def with_interval(x: float, value: float, half: float | None) -> Mark:
+def mark_with_interval(x: float, value: float, half: float | None) -> Mark:
     """A value with both ends of its interval."""
     return Mark(x, value, value - half, value + half) if half else Mark(x, value)
 
@@ -85,40 +85,44 @@ class Panel:
     trained: Sequence[float] = ()
 
 
-def draw(
+def draw_panels(
     title: str,
     rows: Sequence[Sequence[Panel | None]],
     caption: Sequence[str],
-    wide: float = WIDTH,
-    tall: float = HEIGHT,
+    wide: float = PANEL_WIDTH,
+    tall: float = PANEL_HEIGHT,
     room: float = 0.0,
 ):
     """Figure of rows of panels; None leaves a place empty.
 
     The caption stands below the figure. `room`: points left free at the lower edge."""
     panels = [panel for row in rows for panel in row if panel]
-    names_height = max(sum(gaps(line.name for line in panel.lines)) for panel in panels)
+    names_height = max(sum(name_heights(line.name for line in panel.lines)) for panel in panels)
     tall = max(tall, 1.3 * names_height)
-    name_widths = gutters(rows)
-    row_tops = list(itertools.accumulate(headroom(row) for row in rows))  # without earlier panels
-    across = LEFT + len(name_widths) * (wide + BETWEEN) - BETWEEN + sum(name_widths)
-    frame = Frame(title, across, row_tops[-1] + len(rows) * (tall + BELOW) + room)
+    name_widths = name_column_widths(rows)
+    row_tops = list(
+        itertools.accumulate(height_above_row(row) for row in rows)
+    )  # without earlier panels
+    across = (
+        LEFT_MARGIN + len(name_widths) * (wide + SPACE_BETWEEN) - SPACE_BETWEEN + sum(name_widths)
+    )
+    frame = Frame(title, across, row_tops[-1] + len(rows) * (tall + SPACE_BELOW) + room)
     for index, row in enumerate(rows):
-        top = row_tops[index] + index * (tall + BELOW)
+        top = row_tops[index] + index * (tall + SPACE_BELOW)
         for column, panel in enumerate(row):
             if panel is None:
                 continue
-            left = LEFT + column * (wide + BETWEEN) + sum(name_widths[:column])
+            left = LEFT_MARGIN + column * (wide + SPACE_BETWEEN) + sum(name_widths[:column])
             axes = frame.axes(left, top, wide, tall)
             panel.scales(axes)
-            _fill(axes, panel)
-            above = 6 + stack(panel.beyond)
-            axes.set_title(panel.title, fontsize=HEADING, loc="left", pad=above, color="#222222")
+            _draw_lines(axes, panel)
+            above = 6 + carets_height(panel.beyond)
+            axes.set_title(panel.title, fontsize=TITLE_FONT, loc="left", pad=above, color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
 
 
-def names_at_the_end(row: Sequence[Panel]) -> list[Panel]:
+def with_names_in_last_panel(row: Sequence[Panel]) -> list[Panel]:
     """Row of panels with names in the last one alone, if that has all lines of the others."""
     *others, last = row
     last_lines = {(line.name, line.pen) for line in last.lines}
@@ -137,39 +141,39 @@ def in_rows(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
     return [list(panels[start : start + columns]) for start in range(0, len(panels), columns)]
 
 
-def gutters(rows: Sequence[Sequence[Panel | None]]) -> list[float]:
+def name_column_widths(rows: Sequence[Sequence[Panel | None]]) -> list[float]:
     """Points right of each column of panels for the names of its lines."""
     columns = itertools.zip_longest(*rows)
     names = [[line.name for panel in column if panel for line in panel.lines] for column in columns]
-    return [LEADER + max(map(width, of_column), default=0.0) for of_column in names]
+    return [LEADER_WIDTH + max(map(text_width, of_column), default=0.0) for of_column in names]
 
 
-def headroom(row: Sequence[Panel | None]) -> float:
+def height_above_row(row: Sequence[Panel | None]) -> float:
     """Points above a row of panels, for their titles and the values beyond them."""
     panels = [panel for panel in row if panel]
     titles = max(_title_height(panel.title) for panel in panels)
-    return titles + max(stack(panel.beyond) for panel in panels)
+    return titles + max(carets_height(panel.beyond) for panel in panels)
 
 
 def _title_height(title: str) -> float:
     if not title:
         return 10
-    return ABOVE + TITLE_GAP * title.count("\n")
+    return SPACE_ABOVE + TITLE_LINE_HEIGHT * title.count("\n")
 
 
-def gaps(names: Iterable[str]) -> list[float]:
+def name_heights(names: Iterable[str]) -> list[float]:
     """Height of each name that is written."""
-    return [GAP * (name.count("\n") + 1) for name in names if name]
+    return [NAME_HEIGHT * (name.count("\n") + 1) for name in names if name]
 
 
-def _fill(axes, panel: Panel) -> None:
+def _draw_lines(axes, panel: Panel) -> None:
     """Draw a panel's lines. Marks outside the y axis have neither marker nor interval."""
     bottom, top = (-math.inf, math.inf) if axes.get_autoscaley_on() else axes.get_ylim()
     for marks in panel.others:
         xs = [mark.x for mark in marks]
-        axes.plot(xs, [mark.y for mark in marks], color=OTHERS, linewidth=0.8, zorder=1.5)
+        axes.plot(xs, [mark.y for mark in marks], color=OTHERS_GREY, linewidth=0.8, zorder=1.5)
     ends = []
-    shifts = _shifts(axes, panel)
+    shifts = _shifts_of_bars(axes, panel)
     for index, line in enumerate(panel.lines):
         xs = [mark.x * 2 ** shifts.get((index, mark.x), 0.0) for mark in line.marks]
         inside = [
@@ -181,12 +185,12 @@ def _fill(axes, panel: Panel) -> None:
         _draw_line(axes, line, xs, inside)
         draw_spans = _draw_band if line.band else _draw_intervals
         draw_spans(axes, line.pen.colour, inside)
-        end = _end(axes, xs, line.marks) if line.name else None
+        end = _visible_end(axes, xs, line.marks) if line.name else None
         if end:
             x, y = end
             ends.append((y, x, line.name, line.pen.colour))
-    end_labels(axes, ends)
-    carets(axes, panel.beyond, panel.signed)
+    write_names_at_ends(axes, ends)
+    draw_carets(axes, panel.beyond, panel.signed)
 
 
 def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[float, Mark]]) -> None:
@@ -227,7 +231,9 @@ def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> N
         if mark.low is not None and mark.high is not None
     ]
     if bars:
-        axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=BAR, alpha=0.4, zorder=2)
+        axes.vlines(
+            *zip(*bars, strict=True), color=colour, linewidth=BAR_WIDTH, alpha=0.4, zorder=2
+        )
 
 
 def _draw_band(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> None:
@@ -242,12 +248,17 @@ def _draw_seeds(axes, line: Line) -> None:
     seeds = dict.fromkeys(seed for mark in line.marks for seed in mark.seeds)
     for seed in seeds:
         places = [(mark.x, mark.seeds[seed]) for mark in line.marks if seed in mark.seeds]
-        style = {"color": line.pen.colour, "linewidth": THIN, "alpha": 0.5, "zorder": 1.8}
+        style = {
+            "color": line.pen.colour,
+            "linewidth": SEED_LINE_WIDTH,
+            "alpha": 0.5,
+            "zorder": 1.8,
+        }
         alone = {"marker": "_", "markersize": 5} if len(places) == 1 else {}
         axes.plot(*zip(*places, strict=True), **style, **alone)
 
 
-def _shifts(axes, panel: Panel) -> dict[tuple[int, float], float]:
+def _shifts_of_bars(axes, panel: Panel) -> dict[tuple[int, float], float]:
     """{(index of a line, x): octaves by which its mark moves} where intervals overlap.
 
     Marks keep their places on an axis that is not logarithmic."""
@@ -259,29 +270,32 @@ def _shifts(axes, panel: Panel) -> dict[tuple[int, float], float]:
             if mark.low is not None and mark.high is not None and not line.band:
                 spans.setdefault(mark.x, []).append((mark.low, mark.high, index))
     low, high = axes.get_xlim()
-    octaves_of_point = math.log2(high / low) / size_of(axes)[0]
-    rooms = _rooms({mark.x for line in panel.lines for mark in line.marks})
+    octaves_of_point = math.log2(high / low) / size_in_points(axes)[0]
+    rooms = _octaves_for_bars({mark.x for line in panel.lines for mark in line.marks})
     shifts = {}
     for x, intervals in spans.items():
-        for indices in _overlapping(intervals):
-            step = min(STEP * octaves_of_point, rooms[x] / max(1, len(indices) - 1))
+        for indices in _overlapping_groups(intervals):
+            step = min(BAR_DISTANCE * octaves_of_point, rooms[x] / max(1, len(indices) - 1))
             for rank, index in enumerate(indices):
                 shifts[index, x] = (rank - (len(indices) - 1) / 2) * step
     return shifts
 
 
-def _rooms(xs: Iterable[float]) -> dict[float, float]:
+def _octaves_for_bars(xs: Iterable[float]) -> dict[float, float]:
     """{x: octaves that the marks there may take side by side}."""
     places = sorted(xs)
     gaps = [math.log2(after / before) for before, after in itertools.pairwise(places)]
     nearest = map(min, [math.inf, *gaps], [*gaps, math.inf])
-    return {x: min(ASIDE, SHARE * gap) for x, gap in zip(places, nearest, strict=True)}
+    return {
+        x: min(MOST_OCTAVES_ASIDE, GAP_SHARE_FOR_BARS * gap)
+        for x, gap in zip(places, nearest, strict=True)
+    }
 
 
-def _overlapping(intervals: Iterable[Span]) -> list[list[int]]:
+def _overlapping_groups(intervals: Iterable[Span]) -> list[list[int]]:
     """Indices of intervals, in groups that overlap.
 
-    >>> _overlapping([(0, 2, 1), (1, 3, 0), (4, 5, 2)])
+    >>> _overlapping_groups([(0, 2, 1), (1, 3, 0), (4, 5, 2)])
     [[0, 1], [2]]
     """
     groups: list[list[int]] = []
@@ -294,7 +308,7 @@ def _overlapping(intervals: Iterable[Span]) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _end(axes, xs: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:
+def _visible_end(axes, xs: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:
     """Last place (x, y) of a line within the x axis, None of one that lies beside it."""
     places = [(x, mark.y) for x, mark in zip(xs, marks, strict=True) if not math.isnan(mark.y)]
     low, high = axes.get_xlim()
@@ -311,7 +325,7 @@ def _end(axes, xs: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float
 
 
 @functools.cache
-def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
+def text_width(text: str, size: float = NAME_FONT, weight: str = "normal") -> float:
     """Width of a text, or of its longest line, in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -322,7 +336,7 @@ def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
     return max((path.get_extents().x1 for path in paths), default=0.0)
 
 
-def spread(
+def spread_apart(
     targets: list[float], gap: float | Sequence[float], low: float, high: float
 ) -> list[float]:
     """Positions in [low, high], each as near to its target as the others allow (least squares).
@@ -330,7 +344,7 @@ def spread(
     They are at least `gap` apart, or half of the gaps of both neighbours. Neighbours that would
     overlap are pooled and centred on their mean. If `high - low` is too small, the gaps shrink.
 
-    >>> spread([5.0, 1.0, 5.0], 2.0, 0.0, 10.0)
+    >>> spread_apart([5.0, 1.0, 5.0], 2.0, 0.0, 10.0)
     [4.0, 1.0, 6.0]
     """
     order = sorted(range(len(targets)), key=lambda index: targets[index])
@@ -358,7 +372,7 @@ def spread(
     return positions
 
 
-def beyond_top(
+def values_beyond_top(
     lines: Sequence[Line], top: float, places: Container[float]
 ) -> dict[float, list[tuple[float, str]]]:
     """Values above the top of an axis at these places, as `Panel.beyond` has them."""
@@ -370,18 +384,19 @@ def beyond_top(
     return beyond
 
 
-def stack(beyond: Mapping[float, list]) -> float:
-    """Height in points that `carets` takes above the axes."""
-    heights = [len(values) if len(values) <= MOST else 2 for values in beyond.values()]
+def carets_height(beyond: Mapping[float, list]) -> float:
+    """Height in points that `draw_carets` takes above the axes."""
+    heights = [len(values) if len(values) <= MOST_CARET_VALUES else 2 for values in beyond.values()]
     tallest = max(heights, default=0)
-    return 5 + SMALL_GAP * tallest if tallest else 0.0
+    return 5 + CARET_LINE_HEIGHT * tallest if tallest else 0.0
 
 
-def carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) -> None:
+def draw_carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) -> None:
     """Mark values beyond the top edge, {x: [(value, colour)]}, and print them above.
 
-    Of more than MOST the number and the largest are printed. Texts that would touch their
-    neighbours' are smaller, and where SMALLEST does not do, only every second or third x has some.
+    Of more than MOST_CARET_VALUES the number and the largest are printed. Texts that would touch
+    their neighbours' are smaller, and where LEAST_CARET_FONT does not do, only every second or
+    third x has some.
     """
     texts = {}  # {x: [(text, colour)]}
     over = axes.get_xaxis_transform()
@@ -391,7 +406,7 @@ def carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) 
         values = sorted(unsorted)
         texts[x] = [(short_number(value, signed), colour) for value, colour in values]
         colour = values[0][1]
-        if len(values) > MOST:
+        if len(values) > MOST_CARET_VALUES:
             largest = texts[x][-1][0]
             texts[x] = [(f"to {largest}", GREY), (f"{len(values)} here", GREY)]
             colour = GREY
@@ -400,19 +415,21 @@ def carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) 
     style = {"xycoords": over, "ha": "center", "va": "bottom", "fontsize": size}
     for x in written:
         for rank, (text, colour) in enumerate(texts[x]):
-            note(axes, text, (x, 1.0), (0, 8 + rank * SMALL_GAP), color=colour, **style)
+            write_note(
+                axes, text, (x, 1.0), (0, 8 + rank * CARET_LINE_HEIGHT), color=colour, **style
+            )
 
 
 def _caret_texts(axes, texts: Mapping[float, list[tuple[str, str]]]) -> tuple[float, list[float]]:
     """(font size, places with texts) where texts {x: [(text, colour)]} do not touch."""
-    axes_width, _ = size_of(axes)
+    axes_width, _ = size_in_points(axes)
     to_axes = (axes.transScale + axes.transLimits).transform
     places = [axes_width * to_axes((x, 1.0))[0] for x in sorted(texts)]
     room = min((right - left for left, right in itertools.pairwise(places)), default=axes_width)
-    widths = [width(text, SMALL) + 2 for lines in texts.values() for text, _ in lines]
+    widths = [text_width(text, CARET_FONT) + 2 for lines in texts.values() for text, _ in lines]
     widest = max(widths, default=1.0)
-    size = min(SMALL, max(SMALLEST, SMALL * room / widest))
-    step = math.ceil(widest * size / SMALL / room)
+    size = min(CARET_FONT, max(LEAST_CARET_FONT, CARET_FONT * room / widest))
+    step = math.ceil(widest * size / CARET_FONT / room)
     from_right = sorted(texts)[::-step]
     return size, [x for x in texts if x in from_right]
 
@@ -428,19 +445,19 @@ def short_number(value: float, signed: bool) -> str:
     return f"{value:{sign}.{digits}f}"
 
 
-def size_of(axes) -> tuple[float, float]:
+def size_in_points(axes) -> tuple[float, float]:
     """Width and height of axes in points."""
     place = axes.get_position()
     figure = axes.figure
     return place.width * figure.get_figwidth() * 72, place.height * figure.get_figheight() * 72
 
 
-def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
+def write_names_at_ends(axes, ends: list[tuple[float, int, str, str]]) -> None:
     """Write the names of lines (y at the end, x there, name, colour) right of the axes.
 
     They are in the order of the values and do not overlap.
     """
-    axes_width, axes_height = size_of(axes)
+    axes_width, axes_height = size_in_points(axes)
     bottom, top = axes.get_ylim()
     to_axes = (axes.transScale + axes.transLimits).transform
     starts = [to_axes((x, min(max(value, bottom), top))) for value, x, *_ in ends]
@@ -448,7 +465,7 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
     targets = [
         y * axes_height + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)
     ]
-    heights = spread(targets, gaps(name for *_, name, _ in ends), 2.0, axes_height)
+    heights = spread_apart(targets, name_heights(name for *_, name, _ in ends), 2.0, axes_height)
     leader = {
         "linewidth": 0.7,
         "linestyle": (0, (1, 2)),
@@ -456,9 +473,14 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
         "clip_on": False,
         "zorder": 2,
     }
-    right = 1 + LEADER / 2 / axes_width
+    right = 1 + LEADER_WIDTH / 2 / axes_width
     for (x, y), height, (*_, name, colour) in zip(starts, heights, ends, strict=True):
         at_name = height / axes_height
         axes.plot([x, 1, right], [y, y, at_name], color=colour, **leader)
-        style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
-        note(axes, name, (right, at_name), (3, 0), **style)
+        style = {
+            "xycoords": "axes fraction",
+            "va": "center",
+            "fontsize": NAME_FONT,
+            "color": colour,
+        }
+        write_note(axes, name, (right, at_name), (3, 0), **style)

@@ -5,10 +5,25 @@ import math
 from collections.abc import Sequence
 
 from posbench.report.figures.captions import BENT, LINEAR, LOG, caption, scales_line
-from posbench.report.figures.lines import Line, Mark, Panel, beyond_top, draw, in_rows, width
+from posbench.report.figures.lines import (
+    Line,
+    Mark,
+    Panel,
+    draw_panels,
+    in_rows,
+    text_width,
+    values_beyond_top,
+)
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.registry import report_figure
-from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
+from posbench.report.figures.style import (
+    BROKEN_FROM,
+    FONT_SIZE,
+    GREY,
+    set_up_floor_y,
+    set_up_octaves_x,
+    write_note,
+)
 from posbench.report.figures.uncertainty import (
     INTERVAL,
     NO_BARS,
@@ -55,19 +70,19 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             left=len(panels) % columns == 0,
         )
         others = [line.marks for line in marks_of(group.others, mark)]
-        beyond = beyond_top(lines_here, edges[1], ticked)
+        beyond = values_beyond_top(lines_here, edges[1], ticked)
         panels.append(Panel(group.heading, lines_here, scales, others, beyond, relative))
     notes = caption(curve, relative, scales_line(LOG, BENT if relative else LINEAR), bars)
     if too_wide:
         notes.append(TOO_WIDE)
     if any(group.others for group in shown):
         notes.append("Thin grey: the methods of the other panels of that name.")
-    return draw(title, in_rows(panels, columns), notes)
+    return draw_panels(title, in_rows(panels, columns), notes)
 
 
 def _columns(lines: Sequence[Sequence[Line]]) -> int:
     """Panels beside one another, of panels with these lines."""
-    widest = max((width(line.name) for of_panel in lines for line in of_panel), default=0)
+    widest = max((text_width(line.name) for of_panel in lines for line in of_panel), default=0)
     if len(lines) == 4 or widest > LONG_NAME:
         return min(len(lines), 2)
     return min(len(lines), 3)
@@ -83,7 +98,7 @@ def _set_up(
     left: bool,
 ) -> None:
     """Set up the axes of a panel."""
-    octaves(axes, ticked, train_len, "length at evaluation (tokens)")
+    set_up_octaves_x(axes, ticked, train_len, "length at evaluation (tokens)")
     low = min(ticked[0], train_len)
     high = max(ticked[-1], train_len)
     margin = 1.06 if high > low else 1.12
@@ -93,15 +108,15 @@ def _set_up(
     is_left = high == low or math.log(train_len / low) < LEFT_FREE * math.log(high / low)
     up = 4 if is_left or not relative else 16
     style = {"fontsize": 7.5, "color": GREY}
-    note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), **style)
+    write_note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), **style)
     if relative:
-        floor_axis(axes, bottom, top)
+        set_up_floor_y(axes, bottom, top)
     axes.set_ylim(bottom, top)
     if left:
         name = "loss (nats/token)"
         if relative:
             name = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
-        axes.set_ylabel(name, fontsize=FONT)
+        axes.set_ylabel(name, fontsize=FONT_SIZE)
     if first and relative:
         style = {
             "xycoords": "axes fraction",
@@ -110,22 +125,22 @@ def _set_up(
             "style": "italic",
             "color": "#00724f",
         }
-        note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
+        write_note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
 
 
 def limits(values: list[float], relative: bool) -> tuple[float, float]:
     """Bottom and top of the y axis; cut if a few exploding values would flatten all the rest.
 
     A difference to the floor is drawn on a scale that is logarithmic beyond BEND and can show more.
-    It is cut at BROKEN or at twice the upper quartile, whichever is higher. A plain loss is cut at
-    twice the spread of the lower half."""
+    It is cut at BROKEN_FROM or at twice the upper quartile, whichever is higher. A plain loss is
+    cut at twice the spread of the lower half."""
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     if relative:
         low = min(low, -0.02)
         high = max(high, 0.05)
         upper_quartile = ordered[len(ordered) * 3 // 4]
-        return 1.6 * low - 0.02, min(1.25 * high, max(BROKEN, 2 * upper_quartile))
+        return 1.6 * low - 0.02, min(1.25 * high, max(BROKEN_FROM, 2 * upper_quartile))
     median = ordered[(len(ordered) - 1) // 2]
     top = low + 2.0 * (median - low)
     if high <= low + 1.7 * (top - low):  # too little above it for a cut

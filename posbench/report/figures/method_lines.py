@@ -15,15 +15,15 @@ from posbench.common.errors import ConfigError
 from posbench.report.figures.captions import shortened
 from posbench.report.figures.lines import Line, Mark
 from posbench.report.figures.palette import (
-    apart,
-    bases,
-    by_length,
     encoding_look,
     extension_look,
     foreign_pens,
-    looks,
+    groups_of_distinct_colours,
+    pens_by_length,
+    pens_of_methods,
+    yaml_names,
 )
-from posbench.report.figures.style import DASHES, FEW, MARKERS
+from posbench.report.figures.style import DASHES, MARKERS, MOST_CURVES_IN_PANEL
 from posbench.report.records import CurvePoint, Score, StepPoint, methods
 
 # columns that may tell lines of one method apart
@@ -50,7 +50,7 @@ def groups(points: list[Point]) -> list[Group]:
     """
     cells = sorted(methods(points), key=str)
     n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
-    is_small = len(cells) <= FEW and differ(points, "encoding")
+    is_small = len(cells) <= MOST_CURVES_IN_PANEL and differ(points, "encoding")
     if not n_extended or is_small:
         return _divided("", points)
     headed = {}  # {heading: points}
@@ -85,7 +85,9 @@ def _divided(heading: str, points: list[Point]) -> list[Group]:
         look = extension_look
         in_each = {"none"}  # the line without an extension
     names = dict.fromkeys(getattr(point, column) for point in points)
-    divided = apart([name for name in names if name not in in_each], look, bases(points))
+    divided = groups_of_distinct_colours(
+        [name for name in names if name not in in_each], look, yaml_names(points)
+    )
     if len(divided) == 1:
         return [Group(heading, points)]
     parts = []
@@ -227,7 +229,9 @@ class LineKey(NamedTuple):
 
     @property
     def look(self) -> tuple:
-        """Part of the key that colour and dash show, for `looks`; a marker shows the scale."""
+        """Part of the key that colour and dash show, for `pens_of_methods`; a marker shows the
+        scale.
+        """
         return (self.encoding, self.extension, self.source, *self.telling)
 
 
@@ -277,13 +281,15 @@ def lines_of(
     marked = marks_of(panel, mark)
     measured = [point for point in figure if not _foreign(point)]
     drawn = dict.fromkeys(line.key.look for line in marked if not _foreign(line.point))
-    pens = looks(drawn, bases(measured), dict.fromkeys(point.extension for point in measured))
+    pens = pens_of_methods(
+        drawn, yaml_names(measured), dict.fromkeys(point.extension for point in measured)
+    )
     pens_of_others = foreign_pens(
         dict.fromkeys(point.method for point in figure if _foreign(point))
     )
     # Where a hollow marker tells the scales apart, the marker's shape is that of the dash.
     markers_of_dashes = len(sources) == 1 and len(scales) <= 2
-    pens_of_lengths = by_length(getattr(point, TOKENS, 0) for point in figure)
+    pens_of_lengths = pens_by_length(getattr(point, TOKENS, 0) for point in figure)
     drawn_methods = list(dict.fromkeys(line.point.method for line in marked))
     lines = []
     for key, point, marks in marked:

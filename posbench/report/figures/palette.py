@@ -16,7 +16,7 @@ from functools import cache
 
 from posbench.report.figures.style import (
     DASHES,
-    FOREIGN,
+    FOREIGN_COLOURS,
     MARKERS,
     OKABE_ITO,
     colour_distance,
@@ -25,26 +25,26 @@ from posbench.report.figures.style import (
 )
 from posbench.report.records import SectionKey, grouped
 
-MOST = 8  # names in a panel
-VARIANTS = 4  # in a divided panel at most so many are one method with different arguments
-PANELS = 12  # panels at most; with more methods, some share a colour in one panel
+NAMES_IN_PANEL = 8  # names in a panel
+MOST_VARIANTS = 4  # in a divided panel at most so many are one method with different arguments
+MOST_PANELS = 12  # panels at most; with more methods, some share a colour in one panel
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 # Lightness of CIELAB of the darkest and the lightest shade; a colour may be lighter or darker.
 DARKEST, LIGHTEST = 20.0, 66.0
-APART = 0.12  # least distance in OKLab of a shade to the colour of another family
-VISIBLE = 0.75  # part of viridis that stands out from white
+LEAST_COLOUR_DISTANCE = 0.12  # least distance in OKLab of a shade to the colour of another family
+VISIBLE_PART = 0.75  # part of viridis that stands out from white
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
 # Methods that are often compared have different colours. Any other method gets one by a hash of its
 # name.
-ENCODINGS = {
+ENCODING_COLOURS = {
     "rope": BLUE, "as_trained": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION,
     "fox_rope": VERMILLION, "sinusoidal": GREEN, "xpos": GREEN, "stick_breaking": GREEN,
     "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE,
     "fire": ORANGE, "hybrid": SKY, "learned": SKY, "sandwich": SKY, "gemma3": SKY,
     "none": BLACK, "randomized": BLACK, "cope": BLACK,
 }  # fmt: skip
-EXTENSIONS = {
+EXTENSION_LOOKS = {
     "self_extend": (VERMILLION, 1), "window": (VERMILLION, 2), "abf": (VERMILLION, 3),
     "ntk_fixed": (VERMILLION, 4), "compose": (GREEN, 1), "table_linear": (GREEN, 2),
     "yarn": (GREEN, 3), "ntk_mixed": (GREEN, 4), "pi": (PURPLE, 1), "dca": (PURPLE, 2),
@@ -67,10 +67,10 @@ class Pen:
     thin: bool = False
 
 
-Bases = Mapping[str, str]  # {label of an encoding or an extension: name of its yaml}
+YamlNames = Mapping[str, str]  # {label of an encoding or an extension: name of its yaml}
 
 
-def bases(records: Iterable[SectionKey]) -> Bases:
+def yaml_names(records: Iterable[SectionKey]) -> YamlNames:
     """Names behind the labels of points, steps or scores."""
     names = {"none": "none"}
     for record in records:
@@ -82,13 +82,13 @@ def bases(records: Iterable[SectionKey]) -> Bases:
     return names
 
 
-def by_length(lengths: Iterable[int]) -> dict[int, Pen]:
+def pens_by_length(lengths: Iterable[int]) -> dict[int, Pen]:
     """Pen of each length, from dark to light as it grows."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
     ordered = sorted({*lengths})
-    step = VISIBLE / max(1, len(ordered) - 1)
+    step = VISIBLE_PART / max(1, len(ordered) - 1)
     return {
         length: Pen(to_hex(colormaps["viridis"](rank * step)), marker=MARKERS[rank % len(MARKERS)])
         for rank, length in enumerate(ordered)
@@ -97,19 +97,22 @@ def by_length(lengths: Iterable[int]) -> dict[int, Pen]:
 
 def encoding_look(name: str) -> Look:
     """Colour of an encoding, with a solid line."""
-    return ENCODINGS.get(name, zlib.crc32(name.encode()) % len(OKABE_ITO)), 0
+    return ENCODING_COLOURS.get(name, zlib.crc32(name.encode()) % len(OKABE_ITO)), 0
 
 
 def extension_look(name: str) -> Look:
     """Colour and dash of an extension, never solid."""
-    if name in EXTENSIONS:
-        return EXTENSIONS[name]
+    if name in EXTENSION_LOOKS:
+        return EXTENSION_LOOKS[name]
     dash, colour = divmod(zlib.crc32(name.encode()), len(OKABE_ITO))
     return colour, 1 + dash % (len(DASHES) - 1)
 
 
-def looks(
-    cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), by_extension: bool = False
+def pens_of_methods(
+    cells: Iterable[tuple],
+    base: YamlNames,
+    extensions: Iterable[str] = (),
+    by_extension: bool = False,
 ) -> dict[tuple, Pen]:
     """Pen of each (encoding, extension, ...) of one panel, no two of one colour and dash.
 
@@ -121,7 +124,7 @@ def looks(
     encodings = {cell[0] for cell in cells}
     one_encoding = len(encodings) == 1 and any(cell[1] != "none" for cell in cells)
     by_extension = by_extension or one_encoding
-    of_figure = told_apart(
+    of_figure = distinct_looks(
         {name: extension_look(base[name]) for name in extensions if name != "none"}, base
     )
     preferred: dict[tuple, Look] = {}
@@ -136,14 +139,14 @@ def looks(
             preferred[cell] = colour, dash
     if by_extension:
         _recolour_extensions(preferred, base)
-    chosen = told_apart(preferred, base)
-    tints = _tints(chosen.values())
+    chosen = distinct_looks(preferred, base)
+    tints = _colours_of_looks(chosen.values())
     return {
         cell: Pen(tints[look], DASHES[look[1]], MARKERS[look[1]]) for cell, look in chosen.items()
     }
 
 
-def _tints(chosen: Iterable[Look]) -> dict[Look, str]:
+def _colours_of_looks(chosen: Iterable[Look]) -> dict[Look, str]:
     """Colour of each look of a panel: that of its number, or a shade of it where several share it.
 
     The first dash of a family has the colour. A shade that could be taken for the colour of another
@@ -155,7 +158,7 @@ def _tints(chosen: Iterable[Look]) -> dict[Look, str]:
         clear = [
             shade
             for shade in shades(colour)
-            if all(colour_distance(shade, other) >= APART for other in of_others)
+            if all(colour_distance(shade, other) >= LEAST_COLOUR_DISTANCE for other in of_others)
         ]
         free = clear if len(clear) >= len(members) else shades(colour)
         for look, shade in zip(members, farthest_first(OKABE_ITO[colour], free), strict=False):
@@ -222,25 +225,28 @@ def luminance_of(lightness: float) -> float:
 
 
 def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:
-    """Pen of each line of others' numbers: a colour of FOREIGN by a hash of its name, or the next.
+    """Pen of each line of others' numbers: a colour of FOREIGN_COLOURS by a hash of its name, or
+    the next.
 
     Dashes follow when all colours are used. None is a colour that a method of posbench has, so that
     nobody takes one for the other.
     """
     pens: dict[Hashable, Pen] = {}
-    colours = range(len(FOREIGN))
+    colours = range(len(FOREIGN_COLOURS))
     every = list(itertools.product(range(len(DASHES)), colours))  # (dash, colour)
     free = list(every)
     for line in lines:
         free = free or list(every)
-        hashed = zlib.crc32(repr(line).encode()) % len(FOREIGN)
-        dash, colour = min(free, key=lambda look: (look[0], (look[1] - hashed) % len(FOREIGN)))
+        hashed = zlib.crc32(repr(line).encode()) % len(FOREIGN_COLOURS)
+        dash, colour = min(
+            free, key=lambda look: (look[0], (look[1] - hashed) % len(FOREIGN_COLOURS))
+        )
         free.remove((dash, colour))
-        pens[line] = Pen(FOREIGN[colour], DASHES[dash], "x", thin=True)
+        pens[line] = Pen(FOREIGN_COLOURS[colour], DASHES[dash], "x", thin=True)
     return pens
 
 
-def _recolour_extensions(preferred: dict[tuple[str, ...], Look], base: Bases) -> None:
+def _recolour_extensions(preferred: dict[tuple[str, ...], Look], base: YamlNames) -> None:
     """Give extensions that have an encoding's colour one that nothing else has, if there is any."""
     of_encodings = {colour for method, (colour, _) in preferred.items() if method[1] == "none"}
     used = {colour for colour, _ in preferred.values()}
@@ -256,7 +262,7 @@ def _recolour_extensions(preferred: dict[tuple[str, ...], Look], base: Bases) ->
             preferred[method] = replacements[name], dash
 
 
-def told_apart(preferred: Mapping[Hashable, Look], base: Bases) -> dict[Hashable, Look]:
+def distinct_looks(preferred: Mapping[Hashable, Look], base: YamlNames) -> dict[Hashable, Look]:
     """Each look as preferred, or with the next free dash of its colour.
 
     A method chooses before its variants with arguments.
@@ -278,21 +284,23 @@ def told_apart(preferred: Mapping[Hashable, Look], base: Bases) -> dict[Hashable
     return chosen
 
 
-def apart(names: Sequence[str], look: Callable[[str], Look], base: Bases) -> list[list[str]]:
-    """Few groups of names, for panels of about MOST names; PANELS groups at most.
+def groups_of_distinct_colours(
+    names: Sequence[str], look: Callable[[str], Look], base: YamlNames
+) -> list[list[str]]:
+    """Few groups of names, for panels of about NAMES_IN_PANEL names; MOST_PANELS groups at most.
 
     No two methods of a panel have one colour. A method's variants stay together, in units of at
-    most VARIANTS. The order is kept within each group."""
-    if len(names) <= MOST:
+    most MOST_VARIANTS. The order is kept within each group."""
+    if len(names) <= NAMES_IN_PANEL:
         return [list(names)]
     units = []
     for variants in grouped(names, lambda name: base[name]).values():
-        parts = math.ceil(len(variants) / VARIANTS)
+        parts = math.ceil(len(variants) / MOST_VARIANTS)
         size = math.ceil(len(variants) / parts)
         units += [variants[start : start + size] for start in range(0, len(variants), size)]
     colours = {name: look(base[name])[0] for name in names}
     units_of_colour = Counter(colours[unit[0]] for unit in units)
-    count = min(PANELS, max(math.ceil(len(names) / MOST), *units_of_colour.values()))
+    count = min(MOST_PANELS, max(math.ceil(len(names) / NAMES_IN_PANEL), *units_of_colour.values()))
     room = math.ceil(len(names) / count)
     groups: list[list[str]] = [[] for _ in range(count)]
     for unit in units:

@@ -10,36 +10,36 @@ from typing import NamedTuple
 from posbench.common.errors import ConfigError
 from posbench.report.figures.captions import BENT, LINEAR, LOG, scales_line
 from posbench.report.figures.lines import (
-    ASIDE,
-    BELOW,
-    BETWEEN,
-    LABEL,
-    LEADER,
-    LEFT,
+    LEADER_WIDTH,
+    LEFT_MARGIN,
+    MOST_OCTAVES_ASIDE,
+    NAME_FONT,
+    SPACE_BELOW,
+    SPACE_BETWEEN,
     Line,
     Mark,
     Panel,
-    beyond_top,
-    draw,
-    gutters,
-    headroom,
+    draw_panels,
+    height_above_row,
     in_rows,
-    names_at_the_end,
-    size_of,
-    width,
+    name_column_widths,
+    size_in_points,
+    text_width,
+    values_beyond_top,
+    with_names_in_last_panel,
 )
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.style import (
-    FONT,
+    FONT_SIZE,
     GREY,
-    RULE,
-    SPACING,
-    floor_axis,
+    LINE_SPACING,
+    RULE_COLOUR,
+    draw_rules,
     luminance,
-    note,
-    octaves,
-    ruled,
+    set_up_floor_y,
+    set_up_octaves_x,
     with_luminance,
+    write_note,
 )
 
 # {size: (width, height)} in points; None for what the panels take. A slide is shown twice as large
@@ -126,20 +126,20 @@ def lay_out(
     footnote = "\n".join(wrap_name(text, across - 2 * FOOT, SMALL) for text in footnotes)
     room = 0.0
     if footnote:
-        room = FOOT + (footnote.count("\n") + 1) * SMALL * SPACING
+        room = FOOT + (footnote.count("\n") + 1) * SMALL * LINE_SPACING
     panel_height = min(max(SHAPE * layout.width, TALL[0]), TALL[1])
     if down is not None:
         titles = textwrap.wrap(title, max(30, int(across / 8)))
-        above = 18 * len(titles) + sum(map(headroom, rows))
-        panel_height = (down - above - room) / len(rows) - BELOW
+        above = 18 * len(titles) + sum(map(height_above_row, rows))
+        panel_height = (down - above - room) / len(rows) - SPACE_BELOW
         if panel_height < LOWEST:
             raise ConfigError(
                 f"size={size} has no room for {len(panels)} panels: choose among lines, or another"
                 " panel or size."
             )
-    figure = draw(title, rows, [], layout.width, panel_height, room)
+    figure = draw_panels(title, rows, [], layout.width, panel_height, room)
     if footnote:
-        style = {"fontsize": SMALL, "color": GREY, "linespacing": SPACING, "va": "bottom"}
+        style = {"fontsize": SMALL, "color": GREY, "linespacing": LINE_SPACING, "va": "bottom"}
         figure.text(FOOT / across, FOOT / (72 * figure.get_figheight()), footnote, **style)
     figure.texts[0].set(
         position=(4 / across, 1 - 3 / (72 * figure.get_figheight())),
@@ -154,12 +154,14 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
     Names stand in short lines beside all panels, or in longer ones at the ends of rows."""
     for most in range(min(len(contents), MOST), 0, -1):
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
-        limit = NAMES * (across - LEFT) / columns - LEADER
+        limit = NAMES * (across - LEFT_MARGIN) / columns - LEADER_WIDTH
         beside_all = _with_wrapped_names(contents, limit)
         at_ends = _at_row_ends(_with_wrapped_names(contents, 2 * limit), columns)
         for panels in (beside_all, at_ends):
-            name_widths = gutters(in_rows(panels, columns))
-            wide = (across - LEFT + BETWEEN - sum(name_widths)) / columns - BETWEEN
+            name_widths = name_column_widths(in_rows(panels, columns))
+            wide = (
+                across - LEFT_MARGIN + SPACE_BETWEEN - sum(name_widths)
+            ) / columns - SPACE_BETWEEN
             if wide < LEAST:
                 continue
             titled = []
@@ -167,7 +169,7 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
                 room = wide + name_widths[index % columns]
                 titled.append(replace(panel, title=wrap_name(panel.title, room, TITLE)))
             return Layout(titled, columns, wide)
-    longest = max((line.name for panel in contents for line in panel.lines), key=width)
+    longest = max((line.name for panel in contents for line in panel.lines), key=text_width)
     raise ConfigError(
         f"size={size} has no room for a line beside the name {longest}: shorten it with"
         " labels.NAME=, or choose another size."
@@ -184,12 +186,12 @@ def _with_wrapped_names(panels: Sequence[Panel], limit: float) -> list[Panel]:
 
 
 def _at_row_ends(panels: list[Panel], columns: int) -> list[Panel]:
-    """Panels in rows of so many columns, as `names_at_the_end` has them."""
-    rows = map(names_at_the_end, in_rows(panels, columns))
+    """Panels in rows of so many columns, as `with_names_in_last_panel` has them."""
+    rows = map(with_names_in_last_panel, in_rows(panels, columns))
     return list(itertools.chain.from_iterable(rows))
 
 
-def wrap_name(name: str, limit: float, size: float = LABEL) -> str:
+def wrap_name(name: str, limit: float, size: float = NAME_FONT) -> str:
     """Name in lines of at most `limit` points, as far as its words allow.
 
     A + stays with the word behind it.
@@ -197,7 +199,7 @@ def wrap_name(name: str, limit: float, size: float = LABEL) -> str:
     lines = [""]
     for word in name.replace(" + ", " +\N{NO-BREAK SPACE}").split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        if not lines[-1] or width(longer, size) <= limit:
+        if not lines[-1] or text_width(longer, size) <= limit:
             lines[-1] = longer
         else:
             lines.append(word)
@@ -213,7 +215,7 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     if "x" in spec.log:
         octaves_of_bars = 0.0
         if any(mark.low is not None for mark in marks):
-            octaves_of_bars = 0.5 * ASIDE
+            octaves_of_bars = 0.5 * MOST_OCTAVES_ASIDE
         span = math.log2(high / low) + 0.5
         aside = 2 ** (octaves_of_bars + MARGIN * span / wide)
         low /= aside
@@ -229,7 +231,7 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     inside = [x for x in xs if xlim[0] <= x <= xlim[1]] or xs
 
     def scales(axes) -> None:
-        ruled(axes)
+        draw_rules(axes)
         _set_up_x(axes, spec, inside, xlim, wide)
         for train_len in content.trained:
             axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -238,7 +240,7 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
         if not spec.multiple and len(content.trained) == 1:
             _note(axes, f"trained at {content.trained[0]:.10g}", content)
 
-    beyond = beyond_top(content.lines, spec.ylim[1], inside) if len(xs) <= MANY else {}
+    beyond = values_beyond_top(content.lines, spec.ylim[1], inside) if len(xs) <= MANY else {}
     return replace(content, scales=scales, beyond=beyond, signed=spec.level == 0)
 
 
@@ -247,7 +249,7 @@ def _set_up_x(
 ) -> None:
     if "x" in spec.log:
         places = _ticks(inside, spec.text, xlim, wide)
-        octaves(axes, places)
+        set_up_octaves_x(axes, places)
     else:
         places = _round(*xlim)
     axes.set_xticks(places, list(map(spec.text, places)))
@@ -257,7 +259,7 @@ def _set_up_x(
 def _set_up_y(axes, spec: AxesSpec) -> None:
     bottom, top = spec.ylim
     if spec.bent and "y" in spec.log:
-        floor_axis(axes, bottom, top)
+        set_up_floor_y(axes, bottom, top)
         axes.set_ylim(bottom, top)
         places = _clear(axes, axes.get_yticks())
     else:
@@ -273,9 +275,9 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
 
 def _name_axes(axes, spec: AxesSpec, is_left: bool) -> None:
     """Write the names of the axes, that of y left of the first panel of a row alone."""
-    axes.set_xlabel(spec.x, fontsize=FONT)
-    room = size_of(axes)[1] + BELOW
-    size = FONT * min(1, room / max(1, width(spec.y, FONT)))
+    axes.set_xlabel(spec.x, fontsize=FONT_SIZE)
+    room = size_in_points(axes)[1] + SPACE_BELOW
+    size = FONT_SIZE * min(1, room / max(1, text_width(spec.y, FONT_SIZE)))
     axes.set_ylabel(spec.y if is_left else "", fontsize=size)
 
 
@@ -283,10 +285,10 @@ def _note(axes, text: str, content: Panel) -> None:
     """Write a text beside the training length where no line passes; else nowhere.
 
     Places are tried in the order bottom right, bottom left, top right, top left."""
-    axes_width, axes_height = size_of(axes)
+    axes_width, axes_height = size_in_points(axes)
     (train_len,) = content.trained
-    text_width = width(text, NOTE) + 8
-    text_height = NOTE + 8
+    note_width = text_width(text, NOTE) + 8
+    note_height = NOTE + 8
     to_axes = (axes.transScale + axes.transLimits).transform
     at_training = axes_width * to_axes((train_len, axes.get_ylim()[1]))[0]
     passed = []
@@ -294,10 +296,10 @@ def _note(axes, text: str, content: Panel) -> None:
         places = to_axes([(mark.x, mark.y) for mark in line.marks])
         passed += _along([(axes_width * x, axes_height * y) for x, y in places])
     for at_top, at_right in ((False, True), (False, False), (True, True), (True, False)):
-        left = at_training if at_right else at_training - text_width
-        low = axes_height - text_height if at_top else 0
-        right = left + text_width
-        high = low + text_height
+        left = at_training if at_right else at_training - note_width
+        low = axes_height - note_height if at_top else 0
+        right = left + note_width
+        high = low + note_height
         if left < 0 or right > axes_width:
             continue
         if any(left <= x <= right and low <= y <= high for x, y in passed):
@@ -310,7 +312,7 @@ def _note(axes, text: str, content: Panel) -> None:
             "color": GREY,
         }
         offset = (4 if at_right else -4, -4 if at_top else 4)
-        note(axes, text, (train_len, at_top), offset, **style)
+        write_note(axes, text, (train_len, at_top), offset, **style)
         return
 
 
@@ -377,7 +379,7 @@ def _ticks(
         texts = []  # (middle, half of the width)
         for place in chosen:
             middle = wide * math.log2(place / low) / math.log2(high / low)
-            texts.append((middle, width(text(place), FONT) / 2 + 2))
+            texts.append((middle, text_width(text(place), FONT_SIZE) / 2 + 2))
         if all(
             after - before >= half_before + half_after
             for (before, half_before), (after, half_after) in itertools.pairwise(texts)
@@ -390,7 +392,7 @@ def _clear(axes, places: Sequence[float]) -> list[float]:
     """Places on y whose texts do not touch, from zero outwards.
 
     Others are taken where there is none but zero."""
-    height = size_of(axes)[1]
+    height = size_in_points(axes)[1]
     to_axes = (axes.transScale + axes.transLimits).transform
     if len(places) <= 1:
         places = _round(*axes.get_ylim())
@@ -398,7 +400,7 @@ def _clear(axes, places: Sequence[float]) -> list[float]:
     heights: list[float] = []
     for place in sorted(places, key=abs):
         at = height * to_axes((1.0, place))[1]
-        if all(abs(at - other) >= FONT + 1 for other in heights):
+        if all(abs(at - other) >= FONT_SIZE + 1 for other in heights):
             clear.append(place)
             heights.append(at)
     return sorted(clear)
@@ -440,7 +442,7 @@ def darken(figure) -> None:
     # whose ticks may be made again
     for axes in figure.axes:
         axes.tick_params(
-            color=_inverted(GREY), labelcolor=_inverted("black"), grid_color=_inverted(RULE)
+            color=_inverted(GREY), labelcolor=_inverted("black"), grid_color=_inverted(RULE_COLOUR)
         )
 
 

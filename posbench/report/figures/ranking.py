@@ -6,8 +6,15 @@ from typing import NamedTuple
 from posbench.report.comparison import ACCURACY, NO_INTERVAL, UNTOLD, WORSE, Compared, Comparison
 from posbench.report.comparison_tables import section_words
 from posbench.report.comparison_words import TEXTS, Scale, how_compared
-from posbench.report.figures.lines import width
-from posbench.report.figures.style import FAIL, FONT, GAIN, GREY, Frame, note
+from posbench.report.figures.lines import text_width
+from posbench.report.figures.style import (
+    FAIL_COLOUR,
+    FONT_SIZE,
+    GAIN_COLOUR,
+    GREY,
+    Frame,
+    write_note,
+)
 
 # Points.
 ROW = 13
@@ -41,7 +48,7 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
     ends = [_ends(panel) for panel in shown]
     limits = min(low for low, _ in ends), max(high for _, high in ends)
     several_sections = len({panel.comparison.section for panel in shown}) > 1
-    names_width = 12 + max(width(name, FONT) for name in names)
+    names_width = 12 + max(text_width(name, FONT_SIZE) for name in names)
     height = ROW * len(names)
     frame_width = names_width + len(shown) * (PANEL + BETWEEN)
     frame = Frame(title, frame_width, HEAD + height + BENEATH)
@@ -50,11 +57,15 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
         axes = frame.axes(left, HEAD, PANEL, height)
         same_scale = panel.scale == shown[0].scale
         _draw(axes, panel, names, limits if same_scale else ends[index])
-        axes.set_title(_heading(panel.comparison, several_sections), fontsize=FONT, loc="left")
+        axes.set_title(_heading(panel.comparison, several_sections), fontsize=FONT_SIZE, loc="left")
         if index == 0:
             for row, name in enumerate(names):
-                style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT}
-                note(axes, name, (0, row), (4 - names_width, 0), **style)
+                style = {
+                    "xycoords": axes.get_yaxis_transform(),
+                    "va": "center",
+                    "fontsize": FONT_SIZE,
+                }
+                write_note(axes, name, (0, row), (4 - names_width, 0), **style)
     frame.caption(_caption(shown[-1].comparison, len(comparisons)), up=8)
     return frame.figure
 
@@ -105,7 +116,7 @@ def _draw(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float])
     axes.axvline(zero, color=GREY, linewidth=0.8)
     axes.set(ylim=(len(names) - 0.5, -0.5), yticks=[])
     axes.set_xlim(*limits)
-    axes.tick_params(labelsize=FONT, color=GREY)
+    axes.tick_params(labelsize=FONT_SIZE, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="y", visible=False)
     words = panel.scale.difference_words
@@ -113,14 +124,14 @@ def _draw(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float])
         words = panel.scale.words
     against = panel.comparison.reference.line.name
     axes.set_xlabel(
-        f"{words}, {'over' if panel.scale.is_ratio else 'minus'} {against}", fontsize=FONT
+        f"{words}, {'over' if panel.scale.is_ratio else 'minus'} {against}", fontsize=FONT_SIZE
     )
 
 
 def _colour(row: Compared) -> str:
     if row.verdict in (UNTOLD, NO_INTERVAL):
         return UNDECIDED
-    return FAIL if row.verdict == WORSE else GAIN
+    return FAIL_COLOUR if row.verdict == WORSE else GAIN_COLOUR
 
 
 def _caption(comparison: Comparison, n_comparisons: int) -> list[str]:

@@ -9,8 +9,8 @@ from posbench.common.files import atomic_path
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # of numbers of others; none is a colour of a method of posbench
-FOREIGN = ("#7f7f7f", "#8c510a", "#7b5fc9", "#7a8b00", "#4f9d9d")
-GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
+FOREIGN_COLOURS = ("#7f7f7f", "#8c510a", "#7b5fc9", "#7a8b00", "#4f9d9d")
+GAIN_COLOUR, FAIL_COLOUR = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
 DASHES = (
     "-",
     (0, (5, 1.6)),
@@ -22,21 +22,21 @@ DASHES = (
 )
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")
 INKS = ("#484848", "#1a1a1a", "#000000")  # the first is for undecided differences
-CONTRAST = 4.5  # least contrast of a text to its ground
-UNKNOWN = "#ececec"  # a cell of a map without a value
+LEAST_CONTRAST = 4.5  # least contrast of a text to its ground
+NO_VALUE_COLOUR = "#ececec"  # a cell of a map without a value
 HATCH, HATCHING = "////", "#9a9a9a"  # of a cell that was not measured, and their colour
-GREY, RULE = "#5a5a5a", "#e6e6e6"
-FONT = 8.5
-SPACING = 1.35  # height of a line of a caption, in fonts
-FEW = 6  # curves that share one panel at most
-ENOUGH = 3  # methods, from which there are a heat map and a plot of differences
+GREY, RULE_COLOUR = "#5a5a5a", "#e6e6e6"
+FONT_SIZE = 8.5
+LINE_SPACING = 1.35  # height of a line of a caption, in fonts
+MOST_CURVES_IN_PANEL = 6  # curves that share one panel at most
+LEAST_METHODS = 3  # methods, from which there are a heat map and a plot of differences
 # the loss of the first positions, up to this part of the training length, is high in every model
 # and would flatten the rest
-EARLY = 8
-BEND = 0.1  # nats/token at which the scale of differences becomes logarithmic
-BROKEN = 4.0  # nats/token above the floor at which a model knows nothing
+EARLY_DIVISOR = 8
+LINEAR_UP_TO = 0.1  # nats/token at which the scale of differences becomes logarithmic
+BROKEN_FROM = 4.0  # nats/token above the floor at which a model knows nothing
 # shares of the linear red, green and blue in a luminance
-LUMINANCE = (0.2126, 0.7152, 0.0722)
+LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 # linear red, green and blue to cones, and cube roots of cones to OKLab
 TO_CONES = (
     (0.4122214708, 0.5363325363, 0.0514459929),
@@ -49,7 +49,7 @@ TO_OKLAB = (
     (0.0259040371, 0.7827717662, -0.8086757660),
 )
 HALVINGS = 20  # of a range of shares, in a search
-TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
+DIFFERENCE_TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
 
 FORMATS = {  # file formats, with what gives equal bytes for equal figures
     "png": {"dpi": 160, "metadata": {"Software": None}},
@@ -59,7 +59,7 @@ FORMATS = {  # file formats, with what gives equal bytes for equal figures
 TIGHT = {"bbox_inches": "tight", "pad_inches": 0.15, "facecolor": "white"}
 
 
-def save(
+def write_figure(
     figure,
     stem: Path,
     formats: Iterable[str] = ("png", "svg"),
@@ -110,11 +110,11 @@ class Frame:
         Its lines are as wide as the figure, or `least` characters."""
         characters = max(least, int(self.width / 3.9))
         wrapped = [part for line in lines for part in textwrap.wrap(line, characters)]
-        style = {"fontsize": 7.8, "color": GREY, "linespacing": SPACING, "va": "top"}
+        style = {"fontsize": 7.8, "color": GREY, "linespacing": LINE_SPACING, "va": "top"}
         self.figure.text(0, up / self.height, "\n".join(wrapped), **style)
 
 
-def note(
+def write_note(
     axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object
 ) -> None:
     """Write a text `offset` points from a place of the axes, outside of them as well."""
@@ -123,49 +123,55 @@ def note(
     )
 
 
-def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: str = "") -> None:
+def set_up_octaves_x(
+    axes, lengths: Sequence[int], train_len: int | None = None, label: str = ""
+) -> None:
     """Set up an x axis of octaves with ticks at `lengths`, a line at `train_len`, and rules."""
-    axes.set_xlabel(label, fontsize=FONT)
+    axes.set_xlabel(label, fontsize=FONT_SIZE)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(str, lengths))
     axes.set_xticks([], minor=True)
     if train_len is not None:
         axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    ruled(axes)
+    draw_rules(axes)
 
 
-def floor_axis(axes, bottom: float, top: float) -> None:
-    """Set up a y axis of differences: linear to BEND, logarithmic beyond, and green below zero."""
-    axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
-    axes.set_yticks(*ticks(bottom, top))
+def set_up_floor_y(axes, bottom: float, top: float) -> None:
+    """Set up a y axis of differences: linear to LINEAR_UP_TO, logarithmic beyond, and green below
+    zero.
+    """
+    axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.3)
+    axes.set_yticks(*difference_ticks(bottom, top))
     axes.set_yticks([], minor=True)
-    axes.axhspan(bottom, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
+    axes.axhspan(bottom, 0, color=GAIN_COLOUR, alpha=0.07, linewidth=0, zorder=0)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
 
-def difference_axis(axes, values: Iterable[float]) -> None:
-    """Set up a y axis that holds `values` and zero: linear to BEND, logarithmic beyond."""
+def set_up_difference_y(axes, values: Iterable[float]) -> None:
+    """Set up a y axis that holds `values` and zero: linear to LINEAR_UP_TO, logarithmic beyond."""
     values = list(values)
-    low = 1.15 * min([-BEND / 4, *values])
-    high = 1.15 * max([BEND / 2, *values])
-    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
+    low = 1.15 * min([-LINEAR_UP_TO / 4, *values])
+    high = 1.15 * max([LINEAR_UP_TO / 2, *values])
+    axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.2)
     axes.set_ylim(low, high)
-    axes.set_yticks(*ticks(low, high))
+    axes.set_yticks(*difference_ticks(low, high))
     axes.set_yticks([], minor=True)
 
 
-def ruled(axes) -> None:
+def draw_rules(axes) -> None:
     """Draw horizontal rules behind everything, small labels, and only two sides of the frame."""
-    axes.tick_params(labelsize=FONT, color=GREY)
-    axes.grid(axis="y", color=RULE, linewidth=0.6, zorder=0)
+    axes.tick_params(labelsize=FONT_SIZE, color=GREY)
+    axes.grid(axis="y", color=RULE_COLOUR, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list[float], list[str]]:
+def difference_ticks(
+    low: float, high: float, sizes: Iterable[float] = DIFFERENCE_TICKS
+) -> tuple[list[float], list[str]]:
     """Ticks of a scale of differences from `low` to `high`, and their labels.
 
-    >>> ticks(-0.06, 0.3, (0, 0.05, 0.2, 1))
+    >>> difference_ticks(-0.06, 0.3, (0, 0.05, 0.2, 1))
     ([-0.05, 0, 0.05, 0.2], ['-0.05', '0', '+0.05', '+0.2'])
     """
     values = sorted({sign * size for size in sizes for sign in (1, -1)})
@@ -189,7 +195,7 @@ def draw_cell(
     axes.add_patch(
         Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border)
     )
-    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(ground, inks)}
+    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible_ink(ground, inks)}
     axes.text(place + 0.5, line + 0.52, text, **style)
 
 
@@ -198,15 +204,16 @@ def draw_unmeasured(axes, place: float, line: float, border: float = 0.5) -> Non
     from matplotlib.patches import Rectangle
 
     cell = (place, line), 1, 1
-    axes.add_patch(Rectangle(*cell, facecolor=UNKNOWN, edgecolor="none"))
+    axes.add_patch(Rectangle(*cell, facecolor=NO_VALUE_COLOUR, edgecolor="none"))
     axes.add_patch(
         Rectangle(*cell, fill=False, hatch=HATCH, edgecolor=HATCHING, linewidth=0, clip_on=True)
     )
     axes.add_patch(Rectangle(*cell, fill=False, edgecolor="white", linewidth=border))
 
 
-def legible(ground: object, inks: Sequence[str]) -> str:
-    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground, else the best ink.
+def legible_ink(ground: object, inks: Sequence[str]) -> str:
+    """First ink with contrast LEAST_CONTRAST (4.5 to 1, as in WCAG 2) to a ground, else the best
+    ink.
 
     The ground is any colour of matplotlib.
     """
@@ -216,7 +223,7 @@ def legible(ground: object, inks: Sequence[str]) -> str:
         low, high = sorted((behind, luminance(ink)))
         return (high + 0.05) / (low + 0.05)
 
-    return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
+    return next((ink for ink in inks if contrast(ink) >= LEAST_CONTRAST), max(inks, key=contrast))
 
 
 def colour_distance(first: str, second: str) -> float:
@@ -232,7 +239,7 @@ def _oklab(colour: str) -> tuple[float, ...]:
     """Colour in OKLab, where distances are those that are seen: lightness and two axes of hue."""
     from matplotlib.colors import to_rgb
 
-    linear = [_linear(value) for value in to_rgb(colour)]
+    linear = [_linear_light(value) for value in to_rgb(colour)]
     cones = [
         math.cbrt(sum(weight * value for weight, value in zip(row, linear, strict=True)))
         for row in TO_CONES
@@ -269,10 +276,10 @@ def luminance(colour: object) -> float:
     """Relative luminance of a colour, as WCAG 2 defines it."""
     from matplotlib.colors import to_rgb
 
-    linear = [_linear(value) for value in to_rgb(colour)]
-    return sum(weight * value for weight, value in zip(LUMINANCE, linear, strict=True))
+    linear = [_linear_light(value) for value in to_rgb(colour)]
+    return sum(weight * value for weight, value in zip(LUMINANCE_WEIGHTS, linear, strict=True))
 
 
-def _linear(value: float) -> float:
+def _linear_light(value: float) -> float:
     """Linear light of a value of sRGB."""
     return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4

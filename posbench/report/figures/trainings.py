@@ -40,27 +40,27 @@ from posbench.report.figures.captions import (
     sentences,
 )
 from posbench.report.figures.lines import (
-    BETWEEN,
-    HEADING,
+    SPACE_BETWEEN,
+    TITLE_FONT,
     Line,
     Mark,
     Panel,
-    draw,
+    draw_panels,
     in_rows,
-    names_at_the_end,
-    width,
-    with_interval,
+    mark_with_interval,
+    text_width,
+    with_names_in_last_panel,
 )
-from posbench.report.figures.palette import Pen, bases, looks
+from posbench.report.figures.palette import Pen, pens_of_methods, yaml_names
 from posbench.report.figures.registry import OVERALL, report_figure
 from posbench.report.figures.style import (
-    FONT,
+    FONT_SIZE,
     GREY,
     MARKERS,
     OKABE_ITO,
-    difference_axis,
-    octaves,
-    ruled,
+    draw_rules,
+    set_up_difference_y,
+    set_up_octaves_x,
 )
 from posbench.report.figures.uncertainty import (
     ALONE,
@@ -145,7 +145,7 @@ def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     shown = [point for of_method in cells.values() for point in of_method]
     values = sorted({knob.of(point) for point in shown})
     shapes = {value: MARKERS[index % len(MARKERS)] for index, value in enumerate(values)}
-    pens = looks(cells, bases(shown), by_extension=True)
+    pens = pens_of_methods(cells, yaml_names(shown), by_extension=True)
 
     def mark(x: float, point: CurvePoint) -> Mark:
         return barred_mark(point, x, "difference", bars, shapes[knob.of(point)])
@@ -160,13 +160,15 @@ def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
 
     def scales(axes) -> None:
         measured = [(point.difference, point.half_width or 0.0) for point in shown]
-        difference_axis(axes, [mean + sign * half for mean, half in measured for sign in (1, -1)])
-        ruled(axes)
+        set_up_difference_y(
+            axes, [mean + sign * half for mean, half in measured for sign in (1, -1)]
+        )
+        draw_rules(axes)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
     def knob_scales(axes) -> None:
         scales(axes)
-        octaves(axes, values)
+        set_up_octaves_x(axes, values)
         axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
     meanings = [f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values)]
@@ -187,7 +189,7 @@ def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         Panel("Against G (nats/token)", by_gain, scales),
         Panel(knob.heading, by_knob, knob_scales),
     ]
-    return draw(title, [panels], caption)
+    return draw_panels(title, [panels], caption)
 
 
 def _parts_of_line(
@@ -237,7 +239,7 @@ def floors(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     margin = 0.06 * (max(ends) - min(ends))
 
     def scales(axes) -> None:
-        octaves(axes, values, label="steps of training")
+        set_up_octaves_x(axes, values, label="steps of training")
         axes.set_xlim(values[0] / 1.2, values[-1] * 1.2)
         axes.set_ylim(min(ends) - margin, max(ends) + margin)
 
@@ -250,7 +252,7 @@ def floors(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         _data_line(shown),
         line_of(scales_line(LOG, LINEAR), _over_seeds_line(shown, bars)),
     ]
-    return draw(title, in_rows(panels, 3), caption, NARROW, NARROW)
+    return draw_panels(title, in_rows(panels, 3), caption, NARROW, NARROW)
 
 
 def _over_seeds_line(points: Sequence[CurvePoint], bars: str) -> str:
@@ -285,7 +287,7 @@ def _over_seeds(point: CurvePoint, losses: dict[int, float], mean: float, bars: 
     if bars == SEED_LINES:
         return Mark(point.behind.steps, mean, seeds=losses)
     value, half_width, _ = student_interval(list(losses.values()))
-    return with_interval(point.behind.steps, value, half_width)
+    return mark_with_interval(point.behind.steps, value, half_width)
 
 
 def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> AtMultiple:
@@ -355,7 +357,7 @@ def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     if not cells:
         return None
     methods = [method for method in cells if method != FLOOR]
-    pens = looks(methods, bases(points), by_extension=True) | {FLOOR: Pen(GREY)}
+    pens = pens_of_methods(methods, yaml_names(points), by_extension=True) | {FLOOR: Pen(GREY)}
     shown = [point for by_train_len in cells.values() for point in by_train_len.values()]
     lengths = sorted({point.train_len for point in shown})
     base = _trained_on(length, cells)
@@ -376,7 +378,7 @@ def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         lines.append(Line(line_name(*method), marks, pens[method]))
 
     def scales(axes) -> None:
-        octaves(axes, lengths, label="training length (tokens)")
+        set_up_octaves_x(axes, lengths, label="training length (tokens)")
         axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
         if base is not None:
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
@@ -389,7 +391,7 @@ def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     else:
         of_bars = bars_line(shown, "nll", bars)
     caption.append(line_of(scales_line(LOG, LINEAR), of_bars))
-    return draw(title, [[Panel(heading, lines, scales)]], caption, wide=320)
+    return draw_panels(title, [[Panel(heading, lines, scales)]], caption, wide=320)
 
 
 def _minus_line(points: Sequence[CurvePoint], bars: str) -> str:
@@ -414,7 +416,7 @@ def _minus_mark(
     difference = _minus(point, base, at_floor)
     if bars == SEED_LINES:
         return Mark(x, difference.value, seeds=difference.by_seed)
-    return with_interval(x, difference.value, difference.half if bars == INTERVAL else None)
+    return mark_with_interval(x, difference.value, difference.half if bars == INTERVAL else None)
 
 
 def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
@@ -570,7 +572,7 @@ def _by_steps(
         return barred_mark(record, steps_of(record), value, bars)
 
     def panel(heading: str, part: list[Record], length: int) -> Panel:
-        pens = looks(grouped(part, method_of), bases(part), by_extension=True)
+        pens = pens_of_methods(grouped(part, method_of), yaml_names(part), by_extension=True)
         at_this = [record for record in part if record.length == length]
         lines = []
         for method, records in grouped(at_this, method_of).items():
@@ -592,13 +594,13 @@ def _by_steps(
         if relative:
             return Panel(f"{heading} minus before at {length} tokens", lines, scales)
         title = f"{heading} at {length} tokens ({unit})"
-        if width(title, HEADING) > NARROW + BETWEEN:
+        if text_width(title, TITLE_FONT) > NARROW + SPACE_BETWEEN:
             title = f"{heading}\nat {length} tokens ({unit})"
         return Panel(title, lines, scales)
 
     rows = []
     for heading, part in parts.items():
-        rows.append(names_at_the_end([panel(heading, part, length) for length in lengths]))
+        rows.append(with_names_in_last_panel([panel(heading, part, length) for length in lengths]))
     sentence = f"Fine-tuned at {shown[0].train_len} tokens"
     if any(steps_of(record) == 0 for record in shown):
         sentence += "; 0 steps is the same method without fine-tuning"
@@ -615,7 +617,7 @@ def _by_steps(
             sentence += " Dashed line: the model before, at its own length."
     scales = "Scales: steps logarithmic, but linear up to the first number; y linear."
     notes = [line_of(scales, of_bars), *notes]
-    return draw(title, rows, [sentence, *notes], NARROW, LOW)
+    return draw_panels(title, rows, [sentence, *notes], NARROW, LOW)
 
 
 def _three_lengths(records: Sequence[Record]) -> list[int]:
@@ -646,8 +648,8 @@ def _steps_scales(axes, numbers: Sequence[int], levels: Sequence[float], is_shar
     axes.set_xticks(numbers, map(str, numbers))
     axes.set_xticks([], minor=True)
     axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
-    axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
-    ruled(axes)
+    axes.set_xlabel("steps of fine-tuning", fontsize=FONT_SIZE)
+    draw_rules(axes)
     for level in levels:
         axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
 

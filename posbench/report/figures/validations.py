@@ -7,14 +7,14 @@ from posbench.report.figures.captions import LINEAR, data_line, line_name, line_
 from posbench.report.figures.lines import (
     Line,
     Panel,
-    beyond_top,
-    draw,
+    draw_panels,
     in_rows,
-    names_at_the_end,
+    values_beyond_top,
+    with_names_in_last_panel,
 )
-from posbench.report.figures.palette import by_length
+from posbench.report.figures.palette import pens_by_length
 from posbench.report.figures.registry import report_figure
-from posbench.report.figures.style import FONT, ruled
+from posbench.report.figures.style import FONT_SIZE, draw_rules
 from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
 from posbench.report.records import StepPoint, grouped
 
@@ -29,7 +29,7 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
     finite = [point for point in section if point.nll is not None]
     if not finite:
         return None
-    pens = by_length(point.length for point in section)
+    pens = pens_by_length(point.length for point in section)
     edges = y_ends_by_step([(point.step, point.nll) for point in finite])
     steps = sorted({point.step for point in section})
     panels = []
@@ -44,10 +44,10 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
             lines.append(Line(name, marks, pens[length], band=True))
         is_left = len(panels) % COLUMNS == 0
         scales = functools.partial(_set_up, steps=steps, edges=edges, is_left=is_left)
-        beyond = beyond_top(lines, edges[1], steps) if len(steps) <= MANY else {}
+        beyond = values_beyond_top(lines, edges[1], steps) if len(steps) <= MANY else {}
         panels.append(Panel(line_name(*method[:3]), lines, scales, beyond=beyond))
-    rows = [names_at_the_end(row) for row in in_rows(panels, COLUMNS)]
-    return draw(title, rows, _caption(section, bars))
+    rows = [with_names_in_last_panel(row) for row in in_rows(panels, COLUMNS)]
+    return draw_panels(title, rows, _caption(section, bars))
 
 
 def y_ends_by_step(places: Iterable[tuple[float, float]]) -> tuple[float, float]:
@@ -63,13 +63,13 @@ def y_ends_by_step(places: Iterable[tuple[float, float]]) -> tuple[float, float]
 
 
 def _set_up(axes, steps: Sequence[int], edges: tuple[float, float], is_left: bool) -> None:
-    ruled(axes)
+    draw_rules(axes)
     margin = 0.03 * (steps[-1] - steps[0]) or 1
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     axes.set_ylim(*edges)
-    axes.set_xlabel("step of training", fontsize=FONT)
+    axes.set_xlabel("step of training", fontsize=FONT_SIZE)
     if is_left:
-        axes.set_ylabel("loss (nats/token)", fontsize=FONT)
+        axes.set_ylabel("loss (nats/token)", fontsize=FONT_SIZE)
 
 
 def _caption(section: list[StepPoint], bars: str) -> list[str]:

@@ -20,10 +20,10 @@ from posbench.report.figures.captions import (
     scales_line,
     sentences,
 )
-from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
+from posbench.report.figures.lines import Mark, Panel, draw_panels, mark_with_interval, short_number
 from posbench.report.figures.method_lines import Group, groups, lines_of, marks_of
 from posbench.report.figures.registry import report_figure
-from posbench.report.figures.style import EARLY, GREY, note, octaves
+from posbench.report.figures.style import EARLY_DIVISOR, GREY, set_up_octaves_x, write_note
 from posbench.report.figures.uncertainty import (
     INTERVAL,
     NO_BARS,
@@ -61,7 +61,7 @@ def by_context(section: list[ContextPoint], title: str, bars: str = INTERVAL):
             mark = functools.partial(_context_mark, column=column, value=value, bars=bars)
             panels.append(_context_panel(heading, points, section, mark, ends))
             cut = cut or ends.cut
-    return draw(title, [panels], _context_caption(section, cut, bars)) if panels else None
+    return draw_panels(title, [panels], _context_caption(section, cut, bars)) if panels else None
 
 
 def _context_mark(step: ContextPoint, column: str, value: Value, bars: str) -> Mark:
@@ -69,7 +69,7 @@ def _context_mark(step: ContextPoint, column: str, value: Value, bars: str) -> M
     loss, half = value(step)
     if bars == SEED_LINES:
         return Mark(step.context, loss, seeds=values_of_seeds(step, column))
-    return with_interval(step.context, loss, half if bars == INTERVAL else None)
+    return mark_with_interval(step.context, loss, half if bars == INTERVAL else None)
 
 
 def _loss(step: ContextPoint) -> Reading:
@@ -92,7 +92,7 @@ def _context_panel(
 
     def scales(axes) -> None:
         label = "c, tokens of context before every target"
-        octaves(axes, tick_lengths(contexts), train_len, label)
+        set_up_octaves_x(axes, tick_lengths(contexts), train_len, label)
         right = max(*contexts, train_len) * 1.25
         axes.set(xlim=(min(contexts) / 1.25, right), ylim=(ends.low, ends.high))
         style = {
@@ -102,7 +102,7 @@ def _context_panel(
             "fontsize": 7.5,
             "color": GREY,
         }
-        note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
+        write_note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
         if ends.low < 0 < ends.high:
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
@@ -166,7 +166,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     train_len = curve[0].train_len
     # {end of a bin: its middle}
     middles = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
-    curve = [point for point in curve if EARLY * point.length >= train_len] or curve
+    curve = [point for point in curve if EARLY_DIVISOR * point.length >= train_len] or curve
     loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, trained_note=True)
     columns = [loss]
     loss_bars = bars
@@ -194,7 +194,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
         ]
         for group in groups(curve)
     ]
-    return draw(title, rows, notes)
+    return draw_panels(title, rows, notes)
 
 
 def _has_intervals(column: Column, bars: str) -> bool:
@@ -236,7 +236,7 @@ def _position_panel(
         lengths = [point.length for point in column.points]
         powers_of_two = {length for length in lengths if length & (length - 1) == 0}
         label = f"position in a window of {curve[0].window} tokens"
-        octaves(axes, tick_lengths(powers_of_two or lengths), train_len, label)
+        set_up_octaves_x(axes, tick_lengths(powers_of_two or lengths), train_len, label)
         left = min(middles[length] for length in lengths) / 1.1
         right = max(*lengths, train_len) * 1.02
         axes.set(xlim=(left, right), ylim=(column.edges.low, column.edges.high))
@@ -247,7 +247,7 @@ def _position_panel(
                 "fontsize": 7.5,
                 "color": GREY,
             }
-            note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
+            write_note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
         else:
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 

@@ -91,7 +91,7 @@ def _windows_in_words(job: Job, plan: AdvicePlan) -> dict[str, str]:
 
 def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
     """Write advice.json, the page and the figures, and print the advice."""
-    from posbench.report.figures.style import save
+    from posbench.report.figures.style import write_figure
     from posbench.report.html_parts import svg
     from posbench.tools.advice.settings import options_to_set, setting
     from posbench.tools.advice.show import advice_figure, advice_page, advice_text
@@ -123,7 +123,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
         option = measurements.options[name]
         content["settings"][name] = setting(measurements, option, out)
     write_json(out / "advice.json", content)
-    figures = save(advice_figure(content), out / "advice")
+    figures = write_figure(advice_figure(content), out / "advice")
     drawing = svg(
         figures[1].read_text(encoding="utf-8"), "advice-", f"advice on {content['model']}"
     )

@@ -9,16 +9,16 @@ from markupsafe import Markup
 
 from posbench.common.layout import aligned, wrapped
 from posbench.common.quantities import plural
-from posbench.report.figures.lines import Line, Mark, Panel, draw
+from posbench.report.figures.lines import Line, Mark, Panel, draw_panels
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import (
     DASHES,
-    FONT,
+    FONT_SIZE,
     GREY,
     MARKERS,
     OKABE_ITO,
-    difference_axis,
-    octaves,
+    set_up_difference_y,
+    set_up_octaves_x,
 )
 from posbench.report.html_parts import Grid, template
 from posbench.tools.advice.decide import CONFIRMED, REFUTED, UNDECIDED
@@ -330,7 +330,7 @@ def advice_figure(content: dict):
     if costs := factor_lines(content):
         panels.append(_panel_of(costs, "factor", 1))
     title = f"What each setting changes in {_short_name(content['model'])}"
-    return draw(title, [panels], [CAPTION])
+    return draw_panels(title, [panels], [CAPTION])
 
 
 def _short_name(model: str) -> str:
@@ -374,11 +374,11 @@ def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
             marked.append(Line(line.name, marks, Pen(colour, dash, marker)))
 
     def scales(axes) -> None:
-        octaves(axes, places, dashed_at)
+        set_up_octaves_x(axes, places, dashed_at)
         axes.set_xticks(places, list(map(_tick, places)))
-        difference_axis(axes, values)
+        set_up_difference_y(axes, values)
         axes.axhline(0, color=GREY, linewidth=0.8)
-        axes.set_xlabel(label, fontsize=FONT)
+        axes.set_xlabel(label, fontsize=FONT_SIZE)
 
     return Panel("", marked, scales)
 

@@ -9,8 +9,16 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 
-from posbench.report.figures.lines import end_labels
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, legible, note, octaves
+from posbench.report.figures.lines import write_names_at_ends
+from posbench.report.figures.style import (
+    FONT_SIZE,
+    GREY,
+    OKABE_ITO,
+    Frame,
+    legible_ink,
+    set_up_octaves_x,
+    write_note,
+)
 from posbench.report.records import tick_lengths
 from posbench.tools.anatomy.attention_file import arm_name, windows_read
 
@@ -137,8 +145,8 @@ def _columns(buckets: list[list[int]], texts: list[dict]) -> list[Column]:
 
 def _write_heading(axes, panel: Panel) -> None:
     style = {"xycoords": "axes fraction"}
-    note(axes, panel.name, (0, 1), (0, 19), fontsize=9.5, fontweight="bold", **style)
-    note(axes, panel.heading, (0, 1), (0, 7), fontsize=8.2, color="#222222", **style)
+    write_note(axes, panel.name, (0, 1), (0, 19), fontsize=9.5, fontweight="bold", **style)
+    write_note(axes, panel.heading, (0, 1), (0, 7), fontsize=8.2, color="#222222", **style)
 
 
 def _name_layer(axes, layers: list[dict], number: int) -> None:
@@ -150,14 +158,14 @@ def _name_layer(axes, layers: list[dict], number: int) -> None:
         if layers[number]["window"] is not None:
             lines.append(f"window {layers[number]['window']}")
     style = {"va": "top", "ha": "right", "fontsize": 8.5, "linespacing": 1.3}
-    note(axes, "\n".join(lines), (0, 1), (-40, 1), xycoords="axes fraction", **style)
+    write_note(axes, "\n".join(lines), (0, 1), (-40, 1), xycoords="axes fraction", **style)
 
 
 def _draw_curves(axes, texts: list[dict], number: int, train_len: int, last: bool) -> None:
     """Draw the entropy of each head of one layer by length."""
     lengths = [text["length"] for text in texts]
     layers = [text["layers"][number] for text in texts]
-    octaves(axes, tick_lengths(lengths), train_len)
+    set_up_octaves_x(axes, tick_lengths(lengths), train_len)
     axes.set_xlim(min(lengths) / 1.15, max(lengths) * 1.15)
     axes.tick_params(labelsize=7.5, labelbottom=last)
     even = [math.log(layer["keys"]) for layer in layers]
@@ -175,9 +183,9 @@ def _draw_curves(axes, texts: list[dict], number: int, train_len: int, last: boo
             axes.vlines(lengths, values - halves, values + halves, color=colour, **style)
         if heads <= LABELLED:
             labels.append((values[-1], lengths[-1], f"head {head + 1}", colour))
-    end_labels(axes, labels)
+    write_names_at_ends(axes, labels)
     if last:
-        axes.set_xlabel("length (tokens)", fontsize=FONT)
+        axes.set_xlabel("length (tokens)", fontsize=FONT_SIZE)
 
 
 def _head_colour(head: int, heads: int) -> object:
@@ -234,7 +242,7 @@ def _write_shares(axes, layer: dict, columns: list[Column]) -> None:
     for head, place in zip(*np.nonzero(shares.filled(0) >= 0.005), strict=True):
         share = shares[head, place]
         style = {"ha": "center", "va": "center", "fontsize": 6.8}
-        style["color"] = legible(colours(norm(share)), ("#1a1a1a", "#ffffff"))
+        style["color"] = legible_ink(colours(norm(share)), ("#1a1a1a", "#ffffff"))
         axes.text(place + 0.5, head + 0.53, f"{100 * share:.0f}", **style)
 
 
@@ -245,7 +253,7 @@ def _label_columns(axes, columns: list[Column]) -> None:
     axes.tick_params(labelsize=7, color=GREY, length=2, pad=2)
     axes.spines[:].set_color(GREY)
     if columns:
-        axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT)
+        axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT_SIZE)
 
 
 def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> list[str]:

@@ -62,7 +62,7 @@ def _measure_attention(request: Request) -> list[Path]:
     the files and the picture.
     """
     from posbench.data.sources import ALL
-    from posbench.report.figures.style import save
+    from posbench.report.figures.style import write_figure
     from posbench.tools.anatomy import attention_file
     from posbench.tools.anatomy.attention_figure import attention_page
     from posbench.tools.notebook.loaded_run import LoadedRun
@@ -98,7 +98,7 @@ def _measure_attention(request: Request) -> list[Path]:
     name = request.name or "+".join([run.id, *dict.fromkeys(methods)])
     folder = _folder(request.cfgs[0], name)
     paths = attention_file.write_attention(diagnostics, folder)
-    return [*paths, *save(attention_page(diagnostics), paths[0].with_suffix(""))]
+    return [*paths, *write_figure(attention_page(diagnostics), paths[0].with_suffix(""))]
 
 
 def _dissect_one(raw: dict, name: str) -> list[Path]:
@@ -108,7 +108,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     from posbench.common.files import write_json
     from posbench.position.instantiate import make
     from posbench.position.legality import check
-    from posbench.report.figures.style import save
+    from posbench.report.figures.style import write_figure
     from posbench.tools.anatomy.as_text import summary
     from posbench.tools.anatomy.dissect import dissect
     from posbench.tools.anatomy.figure import anatomy_page
@@ -140,7 +140,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
         stem = Path(raw["figure"] or default)
         if stem.suffix.lower() in (".png", ".svg", ".json"):
             stem = stem.with_suffix("")
-        written += save(anatomy_page(replace(dissected, numbers=numbers)), stem)
+        written += write_figure(anatomy_page(replace(dissected, numbers=numbers)), stem)
     return written
 
 
@@ -176,8 +176,8 @@ def compat(arguments: list[str]) -> None:
 def gallery(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
     settings = options(arguments, {"out": "results/gallery"})
-    from posbench.report.figures.style import save
+    from posbench.report.figures.style import write_figure
     from posbench.tools.anatomy.gallery import dissected, sheet
 
     tiles = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
-    list_files(save(sheet(tiles), Path(settings["out"]) / "gallery"))
+    list_files(write_figure(sheet(tiles), Path(settings["out"]) / "gallery"))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO
+from posbench.report.figures.style import FONT_SIZE, GREY, OKABE_ITO
 from posbench.tools.anatomy.as_text import (
     PROPERTIES,
     lengths_in_words,
@@ -143,9 +143,9 @@ def _label(axes: Axes, panel: Panel, heading_end: str) -> None:
     """Write the heading, labels and legend of a panel."""
     style = {"fontsize": 10, "loc": "left", "color": "#222222", "pad": 7}
     axes.set_title(panel.heading + heading_end, **style)
-    axes.set_xlabel(panel.x, fontsize=FONT)
+    axes.set_xlabel(panel.x, fontsize=FONT_SIZE)
     if panel.y:
-        axes.set_ylabel(panel.y, fontsize=FONT)
+        axes.set_ylabel(panel.y, fontsize=FONT_SIZE)
     axes.tick_params(labelsize=7.8, color=GREY)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -197,7 +197,7 @@ def _draw_positions(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     y = "row of the table" if numbers["table_rows"] else "position for the encoding"
     positions = numbers["table_rows"] or numbers["coordinates"]
     draw_line(axes, positions, BLUE)
-    axes.set_ylabel(y, fontsize=FONT)
+    axes.set_ylabel(y, fontsize=FONT_SIZE)
     axes.set_xlim(0, length)
     axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *positions))
 

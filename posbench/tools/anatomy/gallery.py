@@ -20,7 +20,7 @@ from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check
-from posbench.report.figures.style import GREY, OKABE_ITO, note
+from posbench.report.figures.style import GREY, OKABE_ITO, write_note
 from posbench.tools.anatomy.dissect import Anatomy, dissect
 from posbench.tools.anatomy.figure import (
     BLUE,
@@ -256,7 +256,7 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
     axes.set_ylim(-1, 1)
     axes.axhline(0, color=BLUE, linewidth=1.6)
     style = {"ha": "center", "fontsize": 7.6, "color": GREY}
-    note(axes, "every key alike", (0.63 * LENGTH, 0), (0, 5), **style)
+    write_note(axes, "every key alike", (0.63 * LENGTH, 0), (0, 5), **style)
     return "the causal mask alone"
 
 
@@ -294,7 +294,7 @@ def _layer_bars(axes: Axes, layers: list[dict]) -> None:
         for number in layer["numbers"]:
             colour = colours[layer["name"]]
             axes.barh(number, seen, height=0.72, color=colour, alpha=0.75, linewidth=0)
-            note(axes, layer["name"], (seen, number), offset, **style)
+            write_note(axes, layer["name"], (seen, number), offset, **style)
     axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in layers) - 0.3)
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from posbench.report.figures.lines import end_labels
-from posbench.report.figures.style import GREY, OKABE_ITO, save
+from posbench.report.figures.lines import write_names_at_ends
+from posbench.report.figures.style import GREY, OKABE_ITO, write_figure
 from posbench.report.table_formats import markdown_row
 from posbench.tools.benchmark.measure import BASE, LLAMA, Measurement
 
@@ -177,8 +177,8 @@ def draw(measurements: list[Measurement], stem: Path) -> list[Path]:
         axes.spines[:].set_visible(False)
     bars.set_ylim(len(steps) - 0.5, -0.5)
     figure.draw_without_rendering()  # places the axes, in whose points names are kept apart
-    end_labels(memory, ends)
-    return save(figure, stem)
+    write_names_at_ends(memory, ends)
+    return write_figure(figure, stem)
 
 
 def _draw_bars(axes, steps: list[Measurement]) -> None:
@@ -211,7 +211,7 @@ def _draw_heat(axes, passes: list[Measurement]) -> None:
 
 
 class LineEnd(NamedTuple):
-    """Last point of a line, with its name, for `end_labels`."""
+    """Last point of a line, with its name, for `write_names_at_ends`."""
 
     y: float
     x: int

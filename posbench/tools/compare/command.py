@@ -199,7 +199,7 @@ def _write(
     from posbench.common import defuse
     from posbench.common.files import write_atomic
     from posbench.report.figures.ranking import ranking_figure
-    from posbench.report.figures.style import save
+    from posbench.report.figures.style import write_figure
 
     rows = []
     for comparison in all_comparisons:
@@ -218,4 +218,4 @@ def _write(
     for name, content in texts.items():
         write_atomic(out / name, content)
     figure = ranking_figure(all_comparisons, f"{title}: lines compared", unit)
-    return [*(out / name for name in texts), *save(figure, out / "compare")]
+    return [*(out / name for name in texts), *write_figure(figure, out / "compare")]

@@ -32,10 +32,10 @@ def explain(arguments: list[str]) -> None:
         write_json(Path(file), explanation.as_json())
         written.append(Path(file))
     if figure:
-        from posbench.report.figures.style import save
+        from posbench.report.figures.style import write_figure
         from posbench.tools.explanation.show import explanation_figure
 
-        written += save(explanation_figure(explanation), Path(figure).with_suffix(""))
+        written += write_figure(explanation_figure(explanation), Path(figure).with_suffix(""))
     if written:
         print()
     list_files(written)

@@ -13,7 +13,7 @@ import numpy as np
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
+from posbench.report.figures.style import FONT_SIZE, GREY, OKABE_ITO, Frame, draw_rules
 from posbench.tools.explanation.facts import FACTS, Finding
 from posbench.tools.explanation.frequencies import Rope, frequencies, plain
 from posbench.tools.explanation.reach import Reach, reach_of, same_rope, same_setting
@@ -376,17 +376,19 @@ def explanation_figure(explanation: Explanation):
         _draw_pairs(left_axes, ratio, ratio)
         _draw_pairs(right_axes, explanation.turns(kind), ratio)
         left_axes.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
-        left_axes.legend(fontsize=FONT, frameon=False)
-        left_axes.set_ylabel("times slower than base alone", fontsize=FONT)
+        left_axes.legend(fontsize=FONT_SIZE, frameon=False)
+        left_axes.set_ylabel("times slower than base alone", fontsize=FONT_SIZE)
         if ratio.max() / ratio.min() > 16:
             left_axes.set_yscale("log", base=2)
-        right_axes.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT)
+        right_axes.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT_SIZE)
         right_axes.set_yscale("log")
         right_axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
         for axes in (left_axes, right_axes):
-            ruled(axes)
-            axes.set_title(f"{kind.name}, {len(kind.layers)} layers", fontsize=FONT + 1, loc="left")
-            axes.set_xlabel("pair of channels", fontsize=FONT)
+            draw_rules(axes)
+            axes.set_title(
+                f"{kind.name}, {len(kind.layers)} layers", fontsize=FONT_SIZE + 1, loc="left"
+            )
+            axes.set_xlabel("pair of channels", fontsize=FONT_SIZE)
     amplitudes = ", ".join(f"{kind.name} {kind.rope.amplitude**2:.4g}" for kind in kinds)
     caption = f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."
     frame.caption([caption], up=4)

@@ -19,7 +19,7 @@ from posbench.config.schema import JobConfig
 from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.registry import protocol
 from posbench.pretrained.import_config import config_from_checkpoint
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs, plan_methods
@@ -100,7 +100,7 @@ def identify(request: Request) -> None:
     out = Path(raw["out"] or Path(raw["results_dir"]).parent / "report" / f"identify-{name}")
     write_json(out / "identify.json", content)
     write_atomic(out / "identify.csv", candidate_csv(content))
-    figures = save(candidate_figure(content), out / "identify")
+    figures = write_figure(candidate_figure(content), out / "identify")
     print(f"{identify_text(content)}\n")
     list_files((out / "identify.json", out / "identify.csv", *figures))
 

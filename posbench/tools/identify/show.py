@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from posbench.common.files import finite
 from posbench.common.layout import aligned, wrapped
-from posbench.report.figures.lines import width
-from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, Frame, note
+from posbench.report.figures.lines import text_width
+from posbench.report.figures.style import FONT_SIZE, GREY, MARKERS, OKABE_ITO, Frame, write_note
 from posbench.tools.identify.compare import IS, NONE, ROUNDING, UNTOLD, Verdict
 from posbench.tools.identify.plan import Candidate
 
@@ -176,7 +176,7 @@ def candidate_csv(content: dict) -> str:
 def candidate_figure(content: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows = content["candidates"]
-    margin = max(width(row["words"], FONT, "bold") for row in rows) + 12
+    margin = max(text_width(row["words"], FONT_SIZE, "bold") for row in rows) + 12
     height = ROW * len(rows)
     title = f"{content['name']}: the setting that it runs"
     frame = Frame(title, margin + ACROSS, HEAD + height + BENEATH)
@@ -185,16 +185,16 @@ def candidate_figure(content: dict):
     _draw_scales(axes, rows)
     for index, row in enumerate(rows):
         axes.axhline(index, color="#e6e6e6", linewidth=0.6, zorder=0)
-        style = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": FONT}
+        style = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": FONT_SIZE}
         if content["kind"] == IS and row["name"] == content["best"]:
             style["fontweight"] = "bold"
-        note(axes, row["words"], (0, index), (-margin + 4, 0), **style)
+        write_note(axes, row["words"], (0, index), (-margin + 4, 0), **style)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=len(content["lengths"]),
         frameon=False,
-        fontsize=FONT,
+        fontsize=FONT_SIZE,
         borderaxespad=0.2,
         handletextpad=0.1,
     )
@@ -228,9 +228,9 @@ def _draw_scales(axes, rows: Sequence[dict]) -> None:
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
     axes.axvline(ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
-    axes.tick_params(which="both", labelsize=FONT, color=GREY)
+    axes.tick_params(which="both", labelsize=FONT_SIZE, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel("rms of differences, nats per token", fontsize=FONT)
+    axes.set_xlabel("rms of differences, nats per token", fontsize=FONT_SIZE)
 
 
 def _tick(value: float, _: int) -> str:

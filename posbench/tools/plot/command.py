@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
-from posbench.report.figures.style import FORMATS, save
+from posbench.report.figures.style import FORMATS, write_figure
 from posbench.report.frame import by_source
 from posbench.report.plot import Options, draw_figure, listed, one_of
 from posbench.results.sweep_names import runs_of_sweeps
@@ -37,7 +37,7 @@ def plot_words(words: list[str]) -> None:
     name = f"{Path(named[0]).resolve().stem}-{options.y or 'curve'}"
     stem, formats = _files(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
-    list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
+    list_files(write_figure(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
     print(*caption(), sep="\n")
     if without_rows:
         print(f"Left out, since it holds nothing of this kind: {', '.join(without_rows)}.")

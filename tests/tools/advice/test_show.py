@@ -9,7 +9,7 @@ from markupsafe import Markup
 from test_decide import OPTIONS, PLAN, TRUTH, made_up
 from test_report_html import Page
 
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.tools.advice.decide import Losses, advice_content, rankings
 from posbench.tools.advice.plan import CUT
 from posbench.tools.advice.show import (
@@ -134,7 +134,7 @@ def test_the_figure_and_the_page_hold_the_same_numbers(tmp_path):
         "yarn at 64",
         [(1.0, [0.0, 0.0, 0.0]), (4.0, found["factors"][0]["points"][1]["difference"])],
     )
-    png, _ = save(advice_figure(found), tmp_path / "advice")
+    png, _ = write_figure(advice_figure(found), tmp_path / "advice")
     assert png.stat().st_size > 1000
     (tmp_path / "advice.html").write_text(advice_page(found, Markup("<p></p>")))
     read = Page(tmp_path / "advice.html")

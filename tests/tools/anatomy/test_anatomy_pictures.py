@@ -9,7 +9,7 @@ import pytest
 from conftest import choices
 from dissected import anatomy
 
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.tools.anatomy import gallery
 from posbench.tools.anatomy.figure import anatomy_page
 
@@ -34,7 +34,7 @@ def test_a_page_has_the_panels_that_say_something(triple, panels):
 
 def test_equal_anatomies_are_equal_files(tmp_path):
     files = [
-        save(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name)
+        write_figure(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name)
         for name in ("a", "b")
     ]
     for one, other in zip(*files, strict=True):

@@ -35,7 +35,7 @@ from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
-from posbench.report.figures.style import save
+from posbench.report.figures.style import write_figure
 from posbench.scale_attention.learned_sink import LearnedSink
 from posbench.tools.anatomy.attention import LayerAttention, buckets, measure_attention
 from posbench.tools.anatomy.attention_figure import attention_page
@@ -256,7 +256,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         ) == pytest.approx(1)
     assert "3 documents" in done.stdout and "away or more" in done.stdout
     before = (out / "diagnostics.svg").read_bytes()
-    save(attention_page(found), out / "diagnostics")
+    write_figure(attention_page(found), out / "diagnostics")
     assert (out / "diagnostics.svg").read_bytes() == before
     again = call(
         capfd,
