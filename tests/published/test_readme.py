@@ -223,7 +223,7 @@ def test_every_command_composes(command):
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             compose(name, [override for override in overrides if not override.startswith("hydra")])
     elif name == "explain":
-        assert read_changes(words[1:]).typed or len(words) == 1
+        assert read_changes(words[1:]).typed_words or len(words) == 1
     elif name == "plot":
         folders = {word for word in words if "=" not in word} - {"results/runs"}
         assert all((ROOT / folder).exists() for folder in folders)

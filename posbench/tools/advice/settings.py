@@ -14,7 +14,7 @@ from posbench.tools.advice.measure import Measurements
 from posbench.tools.advice.plan import AdvicePlan, Option, node
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM
 from posbench.tools.explanation.settings import read_setting
-from posbench.tools.explanation.words import FLAGS, in_words
+from posbench.tools.explanation.words import TOOL_FLAGS, setting_in_words
 
 
 def options_to_set(answers: dict) -> list[str]:
@@ -119,7 +119,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
     }
     unextended = settings(config, group_yamls("extension")["none"], config_file)
     longest = of_option["max_position_embeddings"]
-    engines = in_words(
+    engines = setting_in_words(
         _read_setting(shape, of_option, train_len),
         _read_setting(shape, unextended, train_len),
         "model",
@@ -130,7 +130,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
         HF: by_tool[HF],
         VLLM: by_tool[VLLM],
         SGLANG: by_tool[SGLANG],
-        "llama.cpp": by_tool[FLAGS],
+        "llama.cpp": by_tool[TOOL_FLAGS],
     }
 
 

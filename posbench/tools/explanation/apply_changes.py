@@ -10,22 +10,25 @@ from typing import NamedTuple
 from posbench.tools.explanation.changes import Changes
 from posbench.tools.explanation.config_json import (
     TEXT_PARTS,
-    at_path,
-    flat,
-    kinds_apart,
+    kinds_with_own_mapping,
+    mapping_at,
     rope_mapping,
+    text_description,
     text_path,
 )
-from posbench.tools.explanation.facts import HF, SGLANG, VLLM, of_family
+from posbench.tools.explanation.facts import HF, SGLANG, VLLM, fact_of_family
 
-INSIDE = ("rope_theta", "partial_rotary_factor")  # keys that engines move into the mapping
+MOVED_INTO_MAPPING = (
+    "rope_theta",
+    "partial_rotary_factor",
+)  # keys that engines move into the mapping
 
 
 class Override(NamedTuple):
     """Keys of a change of config.json, as a tool takes them."""
 
-    read: dict  # where the tool looks for them
-    lost: list[str]  # keys elsewhere
+    taken: dict  # that stand where the tool looks for them
+    ignored: list[str]  # that stand elsewhere
     merges: bool  # the old mapping stays below the new one
 
 
@@ -37,71 +40,73 @@ def override_of(config: dict, changes: Changes) -> Override:
     path = text_path(config)
     keys = changes.config
     if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
-        inside = at_path(keys, path) if path else {}
+        inside = mapping_at(keys, path) if path else {}
         beside = {key: value for key, value in keys.items() if key not in path[:1]}
-        return Override({**beside, **inside}, lost=[], merges=False)
+        return Override({**beside, **inside}, ignored=[], merges=False)
     if path:
-        lost = [key for key in keys if key != path[0]]
-        return Override(at_path(keys, path), lost, merges=changes.reader == VLLM)
-    lost = [key for key in keys if key in TEXT_PARTS]
-    read = {key: value for key, value in keys.items() if key not in lost}
-    return Override(read, lost, merges=changes.reader == SGLANG)
+        ignored = [key for key in keys if key != path[0]]
+        return Override(mapping_at(keys, path), ignored, merges=changes.reader == VLLM)
+    ignored = [key for key in keys if key in TEXT_PARTS]
+    taken = {key: value for key, value in keys.items() if key not in ignored}
+    return Override(taken, ignored, merges=changes.reader == SGLANG)
 
 
-def applied(config: dict, changes: Changes) -> dict:
+def config_with_changes(config: dict, changes: Changes) -> dict:
     """A description of text alone with the changes; as it is without them, where transformers reads
     it.
     """
     override = override_of(config, changes)
     if changes.reader == HF:
-        return {**flat(config), **override.read} if override.read else config
-    family = str(flat(config).get("model_type"))
-    text = flat(config)
-    keys = dict(override.read)
+        return {**text_description(config), **override.taken} if override.taken else config
+    family = str(text_description(config).get("model_type"))
+    text = text_description(config)
+    keys = dict(override.taken)
     mapping = dict(rope_mapping(text))
-    if not kinds_apart(mapping):
+    if not kinds_with_own_mapping(mapping):
         # Engines move the base and the share into the mapping before they read the words.
         mapping.setdefault("rope_type", mapping.get("type", "default"))
-        text.setdefault("rope_theta", of_family(family, "theta", 1e4))
-        if changes.older and keys.get("rope_theta") is not None:
+        text.setdefault("rope_theta", fact_of_family(family, "theta", 1e4))
+        if changes.has_older_flags and keys.get("rope_theta") is not None:
             mapping["rope_theta"] = keys["rope_theta"]
-        for key in INSIDE:
+        for key in MOVED_INTO_MAPPING:
             if text.get(key) is not None:
                 mapping.setdefault(key, text[key])
             if mapping.get(key) is not None:
                 text.pop(key, None)
                 keys.pop(key, None)  # the mapping has it already, and comes first
-    new = keys.pop("rope_parameters", None) or keys.pop("rope_scaling", None)
+    typed_mapping = keys.pop("rope_parameters", None) or keys.pop("rope_scaling", None)
     keys.pop("rope_scaling", None)
     text.pop("rope_scaling", None)
-    if isinstance(new, dict):
-        mapping = _with_mapping(mapping, new, override, changes, family)
+    if isinstance(typed_mapping, dict):
+        mapping = _new_rope_mapping(mapping, typed_mapping, override, changes, family)
     return {**text, **keys, "rope_parameters": mapping}
 
 
-def _with_mapping(old: dict, new: dict, override: Override, changes: Changes, family: str) -> dict:
+def _new_rope_mapping(
+    old_mapping: dict, typed_mapping: dict, override: Override, changes: Changes, family: str
+) -> dict:
     """The mapping of RoPE after a new one is typed."""
     if changes.reader == VLLM and override.merges:
-        return merged(old, new)
+        return deep_merged(old_mapping, typed_mapping)
     if override.merges:  # SGLang, whose new values replace old ones whole
-        return {**old, **new}
-    if changes.older:
-        moved = {key: old[key] for key in INSIDE if key in old}
-        return {**moved, "rope_type": new.get("type", "default"), **new}
+        return {**old_mapping, **typed_mapping}
+    if changes.has_older_flags:
+        moved_keys = {key: old_mapping[key] for key in MOVED_INTO_MAPPING if key in old_mapping}
+        return {**moved_keys, "rope_type": typed_mapping.get("type", "default"), **typed_mapping}
     # The old mapping is gone, and its base with it.
-    default = of_family(family, "vllm_theta", 1e4) if changes.reader == VLLM else 1e4
-    return {"rope_theta": default, **new}
+    default_base = fact_of_family(family, "vllm_theta", 1e4) if changes.reader == VLLM else 1e4
+    return {"rope_theta": default_base, **typed_mapping}
 
 
-def merged(old: dict, new: dict) -> dict:
+def deep_merged(old: dict, new: dict) -> dict:
     """A mapping with another one over it, and the mappings in it likewise.
 
-    >>> merged({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}})
+    >>> deep_merged({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}})
     {'a': 1, 'b': {'c': 2, 'd': 3}}
     """
     result = dict(old)
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(old.get(key), dict):
-            value = merged(old[key], value)
+            value = deep_merged(old[key], value)
         result[key] = value
     return result

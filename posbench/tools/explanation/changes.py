@@ -11,14 +11,14 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.typed_args import in_tokens, shown
 from posbench.tools.explanation.facts import FACTS, GGUF_KEYS, HF, LLAMA_FLAGS, VLLM
 
-OVERRIDES = FACTS["overrides"]  # {flag: engine that reads it}
-SERVED = FACTS["served"]  # {flag of a length: engine that reads it}
-DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
-FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv", "--rope-theta")
-SCALINGS = ("none", "linear", "yarn")
+OVERRIDE_FLAGS = FACTS["overrides"]  # {flag: engine that reads it}
+LENGTH_FLAGS = FACTS["served"]  # {flag of a length: engine that reads it}
+DOTTED_FLAG = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
+ALL_FLAGS = (*LLAMA_FLAGS, *OVERRIDE_FLAGS, *LENGTH_FLAGS, "--override-kv", "--rope-theta")
+LLAMA_SCALINGS = ("none", "linear", "yarn")
 MAPPINGS = ("rope_parameters", "rope_scaling", *FACTS["text_parts"])
 CONFIG_KEYS = (*MAPPINGS, *FACTS["config_keys"])
-OPTIONS = ("figure", "json", "length")
+EXPLAIN_OPTIONS = ("figure", "json", "length")
 
 
 @dataclass
@@ -27,25 +27,29 @@ class Changes:
 
     reader: str = HF  # of `config`
     config: dict = field(default_factory=dict)  # keys of config.json
-    keys: dict = field(default_factory=dict)  # of a GGUF file
-    flags: dict = field(default_factory=dict)  # of llama.cpp
-    served: float | None = None  # length that an engine is to serve
-    options: dict = field(default_factory=dict)  # of explain itself
-    typed: list[str] = field(default_factory=list)  # flags and keys as they were typed
-    older: bool = False  # flags that vLLM had up to 0.11
+    gguf_keys: dict = field(default_factory=dict)  # of a GGUF file
+    llama_flags: dict = field(default_factory=dict)  # of llama.cpp
+    served_length: float | None = None  # length that an engine is to serve
+    explain_options: dict = field(default_factory=dict)  # of explain itself
+    typed_words: list[str] = field(default_factory=list)  # flags and keys as they were typed
+    has_older_flags: bool = False  # flags that vLLM had up to 0.11
 
     def keys_of(self, architecture: str) -> dict:
         """{key below the architecture's name: value} of the keys that llama.cpp reads in a file of
         this architecture.
         """
         foreign = self.foreign_keys(architecture)
-        return {_below(key): value for key, value in self.keys.items() if key not in foreign}
+        return {
+            _without_architecture(key): value
+            for key, value in self.gguf_keys.items()
+            if key not in foreign
+        }
 
     def foreign_keys(self, architecture: str) -> list[str]:
         """Keys with another architecture's name before them."""
         return [
             key
-            for key in self.keys
+            for key in self.gguf_keys
             if key not in GGUF_KEYS and not key.startswith(f"{architecture}.")
         ]
 
@@ -54,34 +58,34 @@ def read_changes(words: list[str]) -> Changes:
     """Changes that the words behind the model's name make. Raises ConfigError for a flag or key
     that nobody knows, or a value of another kind.
 
-    >>> read_changes(["--rope-scaling", "yarn", "--rope-scale", "4"]).flags
+    >>> read_changes(["--rope-scaling", "yarn", "--rope-scale", "4"]).llama_flags
     {'scaling': 'yarn', 'factor': 4}
     """
     changes = Changes()
     dotted: list[str] = []  # keys behind DOTTED, such as "rope_parameters.factor=4"
     unknown: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    words_left = list(words)
+    while words_left:
+        word = words_left.pop(0)
         if not word.startswith("-"):
-            _read_key(changes, word)
+            _add_key(changes, word)
             continue
         flag, equals, value = _with_dashes(word).partition("=")
         name, _, path = flag.partition(".")
-        is_known = name in FLAGS and (not path or name == DOTTED)
+        is_known = name in ALL_FLAGS and (not path or name == DOTTED_FLAG)
         if not equals:
-            value = _next_value(flag, rest, is_known)
+            value = _take_value(flag, words_left, is_known)
         if not is_known:
             unknown.append(flag)
         elif path:
-            changes.reader = OVERRIDES[DOTTED]  # the engine that has this flag
+            changes.reader = OVERRIDE_FLAGS[DOTTED_FLAG]  # the engine that has this flag
             dotted.append(f"{path}={value}")
         else:
-            _read_flag(changes, flag, value)
+            _add_flag(changes, flag, value)
     if unknown:
-        flags = ", ".join(flag + did_you_mean(flag, FLAGS) for flag in unknown)
+        flags = ", ".join(flag + did_you_mean(flag, ALL_FLAGS) for flag in unknown)
         raise ConfigError(
-            f"{flags} cannot set positions: leave out all flags but {', '.join(FLAGS)}."
+            f"{flags} cannot set positions: leave out all flags but {', '.join(ALL_FLAGS)}."
         )
     if dotted:  # vLLM puts them together behind the others, and the last mapping counts
         from omegaconf import OmegaConf
@@ -90,12 +94,12 @@ def read_changes(words: list[str]) -> Changes:
     return changes
 
 
-def _next_value(flag: str, rest: list[str], is_known: bool) -> str:
+def _take_value(flag: str, words_left: list[str], is_known: bool) -> str:
     """Take the value of a flag from the words behind it; an unknown flag may have none."""
-    if is_known and not rest:
+    if is_known and not words_left:
         raise ConfigError(f"{flag} has no value: write it behind the flag.")
-    if is_known or (rest and not rest[0].startswith("-")):
-        return rest.pop(0)
+    if is_known or (words_left and not words_left[0].startswith("-")):
+        return words_left.pop(0)
     return ""
 
 
@@ -109,38 +113,40 @@ def _with_dashes(word: str) -> str:
     return re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word)
 
 
-def _read_flag(changes: Changes, flag: str, value: str) -> None:
+def _add_flag(changes: Changes, flag: str, value: str) -> None:
     """Add a flag to the changes."""
-    changes.typed.append(flag)
-    if flag in OVERRIDES:
-        changes.reader = OVERRIDES[flag]
-        changes.config = _mapping(flag, value)
-    elif flag in SERVED:
-        changes.reader = SERVED[flag]
-        changes.served = _length(flag, value, changes.reader)
+    changes.typed_words.append(flag)
+    if flag in OVERRIDE_FLAGS:
+        changes.reader = OVERRIDE_FLAGS[flag]
+        changes.config = _parsed_mapping(flag, value)
+    elif flag in LENGTH_FLAGS:
+        changes.reader = LENGTH_FLAGS[flag]
+        changes.served_length = _length_to_serve(flag, value, changes.reader)
     elif flag == "--override-kv":
         for entry in value.split(","):
-            _read_override(changes, flag, entry)
+            _add_kv_override(changes, flag, entry)
     elif flag == "--rope-theta":
         changes.reader = VLLM
-        changes.older = True
-        changes.config["rope_theta"] = _number(flag, value, float)
+        changes.has_older_flags = True
+        changes.config["rope_theta"] = _parsed_number(flag, value, float)
     elif flag == "--rope-scaling" and value.lstrip().startswith("{"):  # of vLLM, not of llama.cpp
         changes.reader = VLLM
-        changes.older = True
-        changes.config["rope_scaling"] = _mapping(flag, value)
+        changes.has_older_flags = True
+        changes.config["rope_scaling"] = _parsed_mapping(flag, value)
     elif flag == "--rope-scaling":
-        if value not in SCALINGS:
-            near = did_you_mean(value, SCALINGS)
+        if value not in LLAMA_SCALINGS:
+            near = did_you_mean(value, LLAMA_SCALINGS)
             raise ConfigError(
-                f"{flag} {shown(value)} is not a type of llama.cpp's{near}: {', '.join(SCALINGS)}."
+                f"{flag} {shown(value)} is not a type of llama.cpp's{near}:"
+                f" {', '.join(LLAMA_SCALINGS)}."
             )
-        changes.flags["scaling"] = value
+        changes.llama_flags["scaling"] = value
     else:
-        changes.flags[LLAMA_FLAGS[flag]] = _llama_number(flag, value)
+        name = LLAMA_FLAGS[flag]  # such as "factor" for --rope-scale
+        changes.llama_flags[name] = _llama_number(flag, value)
 
 
-def _length(flag: str, value: str, engine: str) -> float:
+def _length_to_serve(flag: str, value: str, engine: str) -> float:
     """Length to serve. In vLLM 32k is 32,000 and 32K is 32,768; other engines know neither."""
     if engine == VLLM:
         decimal = re.fullmatch(r"(\d+(?:\.\d+)?)([km])", value)
@@ -149,17 +155,17 @@ def _length(flag: str, value: str, engine: str) -> float:
         binary = re.fullmatch(r"(\d+)([KM])", value)
         if binary:
             return int(binary[1]) * {"K": 2**10, "M": 2**20}[binary[2]]
-    return _number(flag, value, float)
+    return _parsed_number(flag, value, float)
 
 
-def _read_override(changes: Changes, flag: str, entry: str) -> None:
+def _add_kv_override(changes: Changes, flag: str, entry: str) -> None:
     """Add a key of a GGUF file, such as llama.rope.freq_base=float:500000."""
     parts = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", entry)
     if parts is None:
         raise ConfigError(
             f"{flag} {shown(entry)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str."
         )
-    _read_gguf_key(changes, parts[1], parts[3])
+    _add_gguf_key(changes, parts[1], parts[3])
 
 
 def _llama_number(flag: str, value: str) -> float:
@@ -167,7 +173,7 @@ def _llama_number(flag: str, value: str) -> float:
 
     --rope-freq-scale 0.25 is the factor 4, and 0 is llama.cpp's word for "as the model says".
     """
-    number = _number(flag, value, float)
+    number = _parsed_number(flag, value, float)
     if flag == "--rope-scale" and number <= 0:
         raise ConfigError(
             f"{flag} {shown(value)} must be above 0: llama.cpp divides positions by it."
@@ -175,54 +181,54 @@ def _llama_number(flag: str, value: str) -> float:
     return 1 / number if flag == "--rope-freq-scale" and number else number
 
 
-def _read_key(changes: Changes, word: str) -> None:
+def _add_key(changes: Changes, word: str) -> None:
     """Add a key=value to the changes."""
     key, equals, value = word.partition("=")
     if not equals:
         raise ConfigError(
             f"{word} is neither a key=value nor a flag: one model is explained at a time."
         )
-    changes.typed.append(key)
+    changes.typed_words.append(key)
     if key == "length":
-        changes.options[key] = _number(key, value)
-    elif key in OPTIONS:
-        changes.options[key] = value
+        changes.explain_options[key] = _parsed_number(key, value)
+    elif key in EXPLAIN_OPTIONS:
+        changes.explain_options[key] = value
     elif key in MAPPINGS:
-        changes.config[key] = None if value in ("null", "None") else _mapping(key, value)
+        changes.config[key] = None if value in ("null", "None") else _parsed_mapping(key, value)
     elif key in CONFIG_KEYS:
-        changes.config[key] = _value(value)
+        changes.config[key] = _parsed_value(value)
     elif "." in key:
-        _read_gguf_key(changes, key, value)
+        _add_gguf_key(changes, key, value)
     else:
-        known_keys = (*CONFIG_KEYS, *OPTIONS)
+        known_keys = (*CONFIG_KEYS, *EXPLAIN_OPTIONS)
         raise ConfigError(
             f"{key} is not a key that sets positions{did_you_mean(key, known_keys)}: explain knows"
             f" {', '.join(known_keys)}."
         )
 
 
-def _read_gguf_key(changes: Changes, key: str, text: str) -> None:
+def _add_gguf_key(changes: Changes, key: str, text: str) -> None:
     """Add a key of a GGUF file, with the architecture's name before it or without."""
-    below = _below(key)
-    if below not in GGUF_KEYS:
-        near = did_you_mean(below if "." in below else key, GGUF_KEYS)
+    bare_key = _without_architecture(key)
+    if bare_key not in GGUF_KEYS:
+        near = did_you_mean(bare_key if "." in bare_key else key, GGUF_KEYS)
         raise ConfigError(
             f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows"
             f" {', '.join(GGUF_KEYS)}."
         )
-    match GGUF_KEYS[below]:
+    match GGUF_KEYS[bare_key]:
         case "str":
-            changes.keys[key] = text
+            changes.gguf_keys[key] = text
         case "bool":
-            changes.keys[key] = _value(text)
+            changes.gguf_keys[key] = _parsed_value(text)
         case _:
-            changes.keys[key] = _number(key, text)
+            changes.gguf_keys[key] = _parsed_number(key, text)
 
 
-def _below(key: str) -> str:
+def _without_architecture(key: str) -> str:
     """Key of a GGUF file without the architecture's name.
 
-    >>> _below("llama.rope.freq_base"), _below("rope.freq_base")
+    >>> _without_architecture("llama.rope.freq_base"), _without_architecture("rope.freq_base")
     ('rope.freq_base', 'rope.freq_base')
     """
     return key if key in GGUF_KEYS else key.partition(".")[2]
@@ -232,7 +238,7 @@ def _tokens(text: str) -> float:
     return float(in_tokens(text, "length"))
 
 
-def _number(name: str, text: str, read: Callable[[str], float] = _tokens) -> float:
+def _parsed_number(name: str, text: str, read: Callable[[str], float] = _tokens) -> float:
     """A number, whole if it can be. By default k and m stand for tokens, as in 32k."""
     try:
         number = read(text)
@@ -246,7 +252,7 @@ def _number(name: str, text: str, read: Callable[[str], float] = _tokens) -> flo
     return int(number) if number.is_integer() else number
 
 
-def _value(text: str) -> object:
+def _parsed_value(text: str) -> object:
     """A value in JSON or Python, else the text itself."""
     try:
         return json.loads(text)
@@ -254,7 +260,7 @@ def _value(text: str) -> object:
         return {"True": True, "False": False, "None": None}.get(text, text)
 
 
-def _mapping(name: str, text: str) -> dict:
+def _parsed_mapping(name: str, text: str) -> dict:
     """A mapping in JSON."""
     try:
         mapping = json.loads(text)

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from posbench.common.errors import did_you_mean
 from posbench.config.typed_args import shown
-from posbench.tools.explanation.apply_changes import INSIDE, Override, override_of
+from posbench.tools.explanation.apply_changes import MOVED_INTO_MAPPING, Override, override_of
 from posbench.tools.explanation.changes import CONFIG_KEYS, Changes
 from posbench.tools.explanation.config_json import (
-    flat,
-    kinds_apart,
-    longest_of,
-    number,
+    config_length,
+    kinds_with_own_mapping,
+    positive_number,
     rope_mapping,
+    text_description,
     text_path,
 )
 from posbench.tools.explanation.facts import (
@@ -24,12 +24,16 @@ from posbench.tools.explanation.facts import (
     TYPES,
     VLLM,
     Finding,
+    fact_of_family,
     finding,
     findings_by_rules,
     findings_where,
-    of_family,
 )
-from posbench.tools.explanation.length_checks import base_findings, served_findings, unneeded
+from posbench.tools.explanation.length_checks import (
+    base_findings,
+    served_findings,
+    unneeded_scaling_findings,
+)
 from posbench.tools.explanation.llama_cpp import (
     SCALING,
     Gguf,
@@ -39,27 +43,27 @@ from posbench.tools.explanation.llama_cpp import (
 )
 from posbench.tools.explanation.position_keys import position_findings, position_keys
 from posbench.tools.explanation.reach import reach_of
-from posbench.tools.explanation.read_rope import LONG
+from posbench.tools.explanation.read_rope import TYPES_WITH_ORIGINAL
 from posbench.tools.explanation.settings import SLIDING, LayerKind, Setting
 
-LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor")
-ORIGINAL = "original_max_position_embeddings"
+LLAMA3_KEYS = ("factor", "low_freq_factor", "high_freq_factor")
+ORIGINAL_LENGTH = "original_max_position_embeddings"
 KNOWN_KEYS = {*FACTS["shared"], *(key for keys in TYPES.values() for key in keys)}
 
 
 def config_findings(
-    old: dict, new: dict, setting: Setting, before: Setting, changes: Changes
+    config_before: dict, config_after: dict, setting: Setting, before: Setting, changes: Changes
 ) -> list[Finding]:
     """Faults and ambiguities of a config.json with its changes; `before` is the setting without
     them.
     """
-    config = flat(new)
+    config = text_description(config_after)
     by_kind = {}  # {name of a kind of layers: findings}
     for kind in setting.turning:
         by_kind[kind.name] = [
-            *_mapping_keys(kind, setting.family),
-            *_lengths(kind, config, before, changes.older),
-            *_by_type(kind, setting),
+            *_key_findings(kind, setting.family),
+            *_length_findings(kind, config, before, changes.has_older_flags),
+            *_engine_difference_findings(kind, setting),
         ]
     shared = [
         each
@@ -67,23 +71,24 @@ def config_findings(
         if all(each in findings for findings in by_kind.values())
     ]
     result = [
-        *_mappings(config, setting),
-        *_overrides(old, changes, setting),
+        *_mapping_findings(config, setting),
+        *_override_findings(config_before, changes, setting),
         *served_findings(changes, config, setting, before),
         *base_findings(setting, before),
         *shared,
-        *position_findings(position_keys(new)),
+        *position_findings(position_keys(config_after)),
     ]
     for name, findings in by_kind.items():
         result += [
             replace(each, text=f"{name}: {each.text}") for each in findings if each not in shared
         ]
     if config.get("sliding_window") and not any(kind.window for kind in setting.kinds):
-        result.append(_unused_window(config, setting.family))
+        result.append(_unused_window_finding(config, setting.family))
     return list(dict.fromkeys(result))
 
 
-def _unused_window(config: dict, family: str) -> Finding:
+def _unused_window_finding(config: dict, family: str) -> Finding:
+    """Finding about a sliding_window that no layer uses, with the reason."""
     why = f"no layer of {family} is known to slide"
     if "use_sliding_window" in config:
         why = "use_sliding_window is not true"
@@ -91,7 +96,7 @@ def _unused_window(config: dict, family: str) -> Finding:
     return finding("window_unused", window=window, why=why, family=family)
 
 
-def _mappings(config: dict, setting: Setting) -> list[Finding]:
+def _mapping_findings(config: dict, setting: Setting) -> list[Finding]:
     """Two mappings of RoPE, one that is none, or one that its family does not read."""
     scaling = config.get("rope_scaling")
     parameters = config.get("rope_parameters")
@@ -107,15 +112,15 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
     }
     family = setting.family
     two = findings_where(conditions, family=family, short=family.removesuffix("_text"))
-    return [*two, *_mappings_by_kind(config, setting)]
+    return [*two, *_findings_by_layer_kind(config, setting)]
 
 
-def _mappings_by_kind(config: dict, setting: Setting) -> list[Finding]:
+def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:
     """Mappings that a family does not read, or for kinds of layers that it does not have."""
     family = setting.family
     mapping = rope_mapping(config)
-    apart = kinds_apart(mapping)
-    has_bases = bool(of_family(family, "bases"))
+    apart = kinds_with_own_mapping(mapping)
+    has_bases = bool(fact_of_family(family, "bases"))
     kinds = {kind.name.partition(",")[0] for kind in setting.kinds}
     turning = sorted(kind.name for kind in setting.turning)
     scaling = config.get("rope_scaling")
@@ -139,26 +144,28 @@ def _mappings_by_kind(config: dict, setting: Setting) -> list[Finding]:
     )
 
 
-def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Finding]:
+def _override_findings(description: dict, changes: Changes, setting: Setting) -> list[Finding]:
     """Overrides of vLLM and SGLang that are lost or lose something."""
-    old = flat(description)
+    text_before = text_description(description)
     part = ".".join(text_path(description))
     override = override_of(description, changes)
-    keys = override.read
+    keys = override.taken
     by_engine = changes.reader in (VLLM, SGLANG)
     where = "vllm_length" if changes.reader == VLLM else "sglang_config"
-    unknown = [key for key in keys if key not in CONFIG_KEYS and key not in old]
+    unknown = [key for key in keys if key not in CONFIG_KEYS and key not in text_before]
     conditions = {
-        "override_alone": by_engine and not changes.older and _beside_mapping(keys, old),
-        "override_beside": part and override.lost,
-        "override_no_part": not part and override.lost,
+        "override_alone": by_engine
+        and not changes.has_older_flags
+        and _keys_beside_mapping(keys, text_before),
+        "override_beside": part and override.ignored,
+        "override_no_part": not part and override.ignored,
         "scaling_stays": (
             isinstance(keys.get("rope_parameters"), dict)
-            and old.get("rope_scaling")
+            and text_before.get("rope_scaling")
             and not by_engine
         ),
         "override_unknown": unknown,
-        "older_flag": changes.older,
+        "older_flag": changes.has_older_flags,
     }
     about_keys = findings_where(
         conditions,
@@ -170,75 +177,83 @@ def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Fi
     )
     if not by_engine:
         return about_keys
-    return [*_new_mapping(old, override, changes, setting, where), *about_keys]
+    return [*_new_mapping_findings(text_before, override, changes, setting, where), *about_keys]
 
 
-def _beside_mapping(keys: dict, old: dict) -> list[str]:
+def _keys_beside_mapping(keys: dict, text_before: dict) -> list[str]:
     """Keys of an override outside of a mapping, which the description has in its mapping."""
-    mapping = rope_mapping(old)
+    mapping = rope_mapping(text_before)
     beside = []
-    for key in INSIDE:
-        has_value = old.get(key) is not None or mapping.get(key) is not None
+    for key in MOVED_INTO_MAPPING:
+        has_value = text_before.get(key) is not None or mapping.get(key) is not None
         if key in keys and (has_value or key == "rope_theta"):
             beside.append(key)
     return beside
 
 
-def _new_mapping(
-    old: dict, override: Override, changes: Changes, setting: Setting, where: str
+def _new_mapping_findings(
+    text_before: dict, override: Override, changes: Changes, setting: Setting, where: str
 ) -> list[Finding]:
     """A mapping in an override that replaces the old one, or is merged into it."""
     vllm = changes.reader == VLLM
-    keys = override.read
-    new = keys.get("rope_parameters") or keys.get("rope_scaling")
-    if not isinstance(new, dict):
+    keys = override.taken
+    typed_mapping = keys.get("rope_parameters") or keys.get("rope_scaling")
+    if not isinstance(typed_mapping, dict):
         return []
-    old_mapping = rope_mapping(old)
-    theta = old_mapping.get("rope_theta") or old.get("rope_theta")
+    old_mapping = rope_mapping(text_before)
+    theta = old_mapping.get("rope_theta") or text_before.get("rope_theta")
     base = setting.turning[0].rope.base
-    replaces = not override.merges and not changes.older and not kinds_apart(new)
-    lacks_theta = replaces and "rope_theta" not in new
-    lacks_type = "rope_type" not in new
+    replaces = (
+        not override.merges
+        and not changes.has_older_flags
+        and not kinds_with_own_mapping(typed_mapping)
+    )
+    lacks_theta = replaces and "rope_theta" not in typed_mapping
+    lacks_type = "rope_type" not in typed_mapping
     conditions = {
-        "base_lost": lacks_theta and number(theta) and theta != base,
+        "base_lost": lacks_theta and positive_number(theta) and theta != base,
         "override_untyped": (
             vllm and replaces and lacks_type and isinstance(keys.get("rope_parameters"), dict)
         ),
         "override_scaling": vllm and lacks_theta and isinstance(keys.get("rope_scaling"), dict),
         "mapping_drops": (
-            replaces and [key for key in FACTS["kept"] if key in old_mapping and key not in new]
+            replaces
+            and [key for key in FACTS["kept"] if key in old_mapping and key not in typed_mapping]
         ),
         "override_type": (
-            override.merges and not vllm and lacks_type and new.get("type", "default") != "default"
+            override.merges
+            and not vllm
+            and lacks_type
+            and typed_mapping.get("type", "default") != "default"
         ),
     }
-    values = {"theta": theta, "base": base, "type": new.get("type"), "where": where}
+    values = {"theta": theta, "base": base, "type": typed_mapping.get("type"), "where": where}
     return findings_where(conditions, **values)
 
 
-def _mapping_keys(kind: LayerKind, family: str) -> Iterator[Finding]:
+def _key_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Types that nobody knows, and keys that are unknown, of another type, or of the wrong kind."""
     mapping = kind.mapping
     rope_type = kind.rope.kind
-    yield from _rope_types(kind, family)
+    yield from _type_findings(kind, family)
     for key in mapping:
-        yield from _misplaced_key(key, mapping["rope_type"], rope_type)
+        yield from _misplaced_key_findings(key, mapping["rope_type"], rope_type)
     for key in FACTS["numbers"]:
         least = 1 if key == "rope_theta" else 0  # a base of 1 gives all pairs one frequency
         value = mapping.get(key)
-        if value is not None and number(value, 0) <= least:
+        if value is not None and positive_number(value, 0) <= least:
             yield finding("no_number", key=key, value=json.dumps(value), least=least)
     factor = mapping.get("factor")
-    if isinstance(factor, int) and number(factor) and rope_type == "linear":
+    if isinstance(factor, int) and positive_number(factor) and rope_type == "linear":
         yield finding("whole_factor", factor=factor)
     channels = kind.rope.head_dim
     if channels > 4 and channels % 2 and channels == kind.rope.turned:
         yield finding("odd_head", channels=channels)
     if rope_type == "longrope":
-        yield from _divisors(mapping, pairs=-(-kind.rope.turned // 2))
+        yield from _divisor_findings(mapping, pairs=-(-kind.rope.turned // 2))
 
 
-def _rope_types(kind: LayerKind, family: str) -> Iterator[Finding]:
+def _type_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Two types, an unknown one, or one that the family does not take."""
     rope_type = kind.mapping["rope_type"]
     older = kind.mapping.get("type")
@@ -249,15 +264,15 @@ def _rope_types(kind: LayerKind, family: str) -> Iterator[Finding]:
         near = did_you_mean(rope_type, TYPES)
         yield finding("unknown_type", named=shown(rope_type), near=near, read=kind.rope.kind)
         return
-    types = of_family(family, "types")
+    types = fact_of_family(family, "types")
     if types and kind.rope.kind not in types:
         listed = " and ".join(types)
         yield finding("refused_type", named=rope_type, family=family, types=listed)
 
 
-def _misplaced_key(key: str, written_type: str, rope_type: str) -> Iterator[Finding]:
+def _misplaced_key_findings(key: str, written_type: str, rope_type: str) -> Iterator[Finding]:
     """A finding about a key that does nothing in a mapping of this type."""
-    if key in (*FACTS["shared"], *TYPES[rope_type], ORIGINAL):
+    if key in (*FACTS["shared"], *TYPES[rope_type], ORIGINAL_LENGTH):
         return
     if key in KNOWN_KEYS and written_type not in TYPES:
         return  # it may belong to the unknown type
@@ -271,40 +286,40 @@ def _misplaced_key(key: str, written_type: str, rope_type: str) -> Iterator[Find
         yield finding("unknown_key", key=key, near=did_you_mean(key, KNOWN_KEYS))
 
 
-def _divisors(mapping: dict, pairs: int) -> Iterator[Finding]:
+def _divisor_findings(mapping: dict, pairs: int) -> Iterator[Finding]:
     """Lists of LongRoPE that are not a positive number for each pair."""
     for key in ("long_factor", "short_factor"):
         value = mapping.get(key)
         if not isinstance(value, list):
             yield finding("wrong_divisors", key=key, count="no", pairs=pairs)
-        elif len(value) != pairs or not all(map(number, value)):
+        elif len(value) != pairs or not all(map(positive_number, value)):
             yield finding("wrong_divisors", key=key, count=len(value), pairs=pairs)
 
 
-def _lengths(kind: LayerKind, config: dict, before: Setting, older: bool) -> list[Finding]:
+def _length_findings(kind: LayerKind, config: dict, before: Setting, older: bool) -> list[Finding]:
     """Lengths, factor and base of a mapping against those of config.json."""
     outside = config.get("rope_theta")
     inside = rope_mapping(config).get("rope_theta")
-    two_bases = number(outside) and number(inside) and outside != inside
+    two_bases = positive_number(outside) and positive_number(inside) and outside != inside
     return [
-        *_originals(kind, config, before),
-        *_factors(kind, config, older),
+        *_original_length_findings(kind, config, before),
+        *_factor_findings(kind, config, older),
         *findings_where({"base_twice": two_bases}, outside=outside, inside=inside),
     ]
 
 
-def _originals(kind: LayerKind, config: dict, before: Setting) -> list[Finding]:
+def _original_length_findings(kind: LayerKind, config: dict, before: Setting) -> list[Finding]:
     """original_max_position_embeddings that is missing, is there twice, or is multiplied."""
-    if kind.rope.kind not in LONG:
+    if kind.rope.kind not in TYPES_WITH_ORIGINAL:
         return []
-    original = number(kind.mapping.get(ORIGINAL))
-    outside = number(config.get(ORIGINAL))
-    inside = rope_mapping(config).get(ORIGINAL)
-    longest = longest_of(config)
-    is_missing = kind.mapping.get(ORIGINAL) is None
+    original = positive_number(kind.mapping.get(ORIGINAL_LENGTH))
+    outside = positive_number(config.get(ORIGINAL_LENGTH))
+    inside = rope_mapping(config).get(ORIGINAL_LENGTH)
+    longest = config_length(config)
+    is_missing = kind.mapping.get(ORIGINAL_LENGTH) is None
     is_multiplied = longest and longest > before.trained
     conditions = {
-        "original_twice": outside and number(inside) and inside != outside,
+        "original_twice": outside and positive_number(inside) and inside != outside,
         "original_missing": is_missing,
         "original_missing_elsewhere": is_missing,
         "original_multiplied": original and original > before.trained,
@@ -321,13 +336,13 @@ def _originals(kind: LayerKind, config: dict, before: Setting) -> list[Finding]:
     )
 
 
-def _factors(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
+def _factor_findings(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
     """A factor that is missing, too small, or not the ratio of the two lengths."""
     mapping = kind.mapping
     rope = kind.rope
-    longest = longest_of(config)
-    original = number(mapping.get(ORIGINAL))
-    factor = number(mapping.get("factor"))
+    longest = config_length(config)
+    original = positive_number(mapping.get(ORIGINAL_LENGTH))
+    factor = positive_number(mapping.get("factor"))
     implied = 0  # factor that the two lengths give
     if original and longest and factor and rope.kind in ("yarn", "longrope"):
         implied = longest / original
@@ -337,7 +352,7 @@ def _factors(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
         "length_before_scaling": implied == 1 and not older,
         "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
         "llama3_lacks": (
-            rope.kind == "llama3" and [key for key in LLAMA3 if mapping.get(key) is None]
+            rope.kind == "llama3" and [key for key in LLAMA3_KEYS if mapping.get(key) is None]
         ),
         "yarn_without_factor": is_missing and is_derived,
         "no_factor": is_missing and not is_derived,
@@ -353,7 +368,7 @@ def _factors(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
     )
 
 
-def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
+def _engine_difference_findings(kind: LayerKind, setting: Setting) -> list[Finding]:
     """Differences between engines on a setting that is right."""
     mapping = kind.mapping
     rope = kind.rope
@@ -368,7 +383,7 @@ def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
         "not rounded": mapping.get("truncate") is False,
         "own betas": (rope.beta_fast, rope.beta_slow) != (32, 1),  # YaRN's defaults
         "sharper": rope.sharper != 1,
-        "unscaled": of_family(setting.family, "unscaled", False) and rope_type != "default",
+        "unscaled": fact_of_family(setting.family, "unscaled", False) and rope_type != "default",
     }
     values = {"family": setting.family, "whole": mscales[1], "sharper": rope.sharper}
     return findings_by_rules("by_type", conditions, **values)
@@ -378,18 +393,18 @@ def llama_findings(
     file: Gguf, setting: Setting, before: Setting, changes: Changes
 ) -> list[Finding]:
     """Keys and flags of llama.cpp that do nothing or surprise."""
-    context = number(changes.flags.get("ctx"), 0)
+    context = positive_number(changes.llama_flags.get("ctx"), 0)
     findings = [
-        *_file_keys(file, changes),
-        *_flags(file, setting, changes),
-        *_contexts(context, setting, before),
-        *unneeded("-c", context, setting, before),
+        *_file_key_findings(file, changes),
+        *_flag_findings(file, setting, changes),
+        *_context_findings(context, setting, before),
+        *unneeded_scaling_findings("-c", context, setting, before),
         *base_findings(setting, before),
     ]
     return list(dict.fromkeys(findings))
 
 
-def _file_keys(file: Gguf, changes: Changes) -> list[Finding]:
+def _file_key_findings(file: Gguf, changes: Changes) -> list[Finding]:
     """Keys of a GGUF file that llama.cpp does not read, or not in files of this architecture."""
     name = file.architecture
     keys = file.keys
@@ -404,7 +419,7 @@ def _file_keys(file: Gguf, changes: Changes) -> list[Finding]:
     has_pattern = has_pattern or "attention.sliding_window_pattern" in keys
     conditions = {
         "unknown_gguf_type": scaling not in FACTS["gguf_types"],
-        "unused_factor": scaling == "none" and number(factor, 1) != 1,
+        "unused_factor": scaling == "none" and positive_number(factor, 1) != 1,
         "unknown_windows": "attention.sliding_window" in keys and not has_pattern,
         "other_architecture": changes.foreign_keys(name),
     }
@@ -413,10 +428,10 @@ def _file_keys(file: Gguf, changes: Changes) -> list[Finding]:
     return findings + findings_where(conditions, **values)
 
 
-def _flags(file: Gguf, setting: Setting, changes: Changes) -> list[Finding]:
+def _flag_findings(file: Gguf, setting: Setting, changes: Changes) -> list[Finding]:
     """Flags that do nothing beside others, or surprise."""
-    flags = changes.flags
-    typed = set(changes.typed)
+    flags = changes.llama_flags
+    typed = set(changes.typed_words)
     factor = scaling_factor(file, flags)
     mixed = ext_factor(file, flags)
     conditions = {
@@ -435,7 +450,7 @@ def _flags(file: Gguf, setting: Setting, changes: Changes) -> list[Finding]:
     return findings_by_rules("by_flag", conditions, whose=whose, architecture=file.architecture)
 
 
-def _contexts(context: float, setting: Setting, before: Setting) -> list[Finding]:
+def _context_findings(context: float, setting: Setting, before: Setting) -> list[Finding]:
     """Lengths beyond those that the file and the setting cover."""
     rope = setting.turning[0].rope
     reach = reach_of(setting, before).tokens

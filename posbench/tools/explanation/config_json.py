@@ -10,14 +10,14 @@ from posbench.tools.explanation.facts import FACTS
 TEXT_PARTS = tuple(FACTS["text_parts"])
 
 
-def number(value: object, default: float | None = None) -> float | None:
+def positive_number(value: object, default: float | None = None) -> float | None:
     """A positive number, else the default."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
     return value if 0 < value < 1e15 else default
 
 
-def first_of(config: dict, *keys: str, default: object = None) -> object:
+def first_value(config: dict, *keys: str, default: object = None) -> object:
     """The value of the first of these keys that is there and not null, else the default."""
     return next((config[key] for key in keys if config.get(key) is not None), default)
 
@@ -34,7 +34,7 @@ def text_path(config: dict) -> tuple[str, ...]:
     return ()
 
 
-def at_path(config: dict, path: tuple[str, ...]) -> dict:
+def mapping_at(config: dict, path: tuple[str, ...]) -> dict:
     """The mapping at these keys; {} where there is none."""
     for key in path:
         part = config.get(key)
@@ -53,12 +53,12 @@ def nest(keys: dict, path: tuple[str, ...]) -> dict:
     return keys
 
 
-def flat(config: dict) -> dict:
+def text_description(config: dict) -> dict:
     """A description of text alone: the part that describes text, over the rest."""
     merged = dict(config)
     path = text_path(config)
     for depth in range(1, len(path) + 1):
-        merged |= at_path(config, path[:depth])
+        merged |= mapping_at(config, path[:depth])
     for key in TEXT_PARTS:
         merged.pop(key, None)
     # The part for text of these families may lack its own name.
@@ -67,12 +67,12 @@ def flat(config: dict) -> dict:
     return merged
 
 
-def longest_of(config: dict) -> float | None:
+def config_length(config: dict) -> float | None:
     """Length that a config.json states; None where it states none.
 
     model_max_length (of Command R) comes before max_position_embeddings, as engines take it."""
     for name in ("model_max_length", *NAMES["length"]):
-        length = number(config.get(name))
+        length = positive_number(config.get(name))
         if length:
             return length
     return None
@@ -84,10 +84,10 @@ def rope_mapping(config: dict) -> dict:
     return mapping if isinstance(mapping, dict) else {}
 
 
-def kinds_apart(mapping: dict) -> list[str]:
+def kinds_with_own_mapping(mapping: dict) -> list[str]:
     """Kinds of layers that a mapping of RoPE keeps apart.
 
-    >>> kinds_apart({"full_attention": {"rope_theta": 1e6}, "sliding_attention": None})
+    >>> kinds_with_own_mapping({"full_attention": {"rope_theta": 1e6}, "sliding_attention": None})
     ['full_attention', 'sliding_attention']
     """
     return [

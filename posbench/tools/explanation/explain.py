@@ -11,17 +11,17 @@ from posbench.common.wheel_file import wheel_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
 from posbench.pretrained.config_files import read_mapping
-from posbench.tools.explanation.apply_changes import applied
+from posbench.tools.explanation.apply_changes import config_with_changes
 from posbench.tools.explanation.changes import Changes, read_changes
 from posbench.tools.explanation.checks import config_findings, llama_findings
 from posbench.tools.explanation.facts import LLAMA, Finding
-from posbench.tools.explanation.gguf_words import converted
-from posbench.tools.explanation.llama_cpp import Gguf, llama_setting, read_keys
-from posbench.tools.explanation.read_back import confirmed
-from posbench.tools.explanation.rope_parameters import Cannot
+from posbench.tools.explanation.gguf_words import converted_file
+from posbench.tools.explanation.llama_cpp import Gguf, gguf_from_file, llama_setting
+from posbench.tools.explanation.read_back import confirmed_words
+from posbench.tools.explanation.rope_parameters import CannotExpress
 from posbench.tools.explanation.settings import Setting, read_setting
 from posbench.tools.explanation.show import Explanation
-from posbench.tools.explanation.words import ToolWords, in_words
+from posbench.tools.explanation.words import ToolWords, setting_in_words
 
 
 def explain_words(what: str, words: list[str]) -> Explanation:
@@ -31,68 +31,68 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     changes = read_changes(words)
     name, model = find_source(what)
     if isinstance(model, Gguf):
-        return _explain_file(what, name, model, changes)
+        return _explain_gguf(what, name, model, changes)
     return _explain_config(what, name, model, changes)
 
 
-def _explain_file(what: str, name: str, file: Gguf, changes: Changes) -> Explanation:
+def _explain_gguf(what: str, name: str, file: Gguf, changes: Changes) -> Explanation:
     """Explain a GGUF file."""
-    if changes.config or changes.served:
+    if changes.config or changes.served_length:
         raise ConfigError(
             f"{name} has no config.json, which {changes.reader} reads: give flags or keys of"
             " llama.cpp, or the folder."
         )
     original = llama_setting(file, name)
-    setting, findings = _read_by_llama(file, name, original, changes)
+    setting, findings = _llama_setting_and_findings(file, name, original, changes)
     words = []
     if not _moves_positions(changes):
-        words = in_words(setting, original, what)
-        words = confirmed(words, setting, original, file)
+        words = setting_in_words(setting, original, what)
+        words = confirmed_words(words, setting, original, file)
     return _explanation(what, LLAMA, setting, original, findings, words, changes)
 
 
 def _explain_config(what: str, name: str, config: dict, changes: Changes) -> Explanation:
     """Explain a config.json. Changes of llama.cpp are those of the file that it makes of it."""
     original = read_setting(config, name)
-    changed = applied(config, changes)
+    changed = config_with_changes(config, changes)
     setting = read_setting(changed, name, original.trained, changes.reader)
     findings = config_findings(config, changed, setting, original, changes)
     reader = changes.reader
-    if changes.flags or changes.keys:
+    if changes.llama_flags or changes.gguf_keys:
         reader = LLAMA
-        file = _converted(setting, name)
-        setting, llama_file_findings = _read_by_llama(file, name, original, changes)
+        file = _converted_or_refused(setting, name)
+        setting, llama_file_findings = _llama_setting_and_findings(file, name, original, changes)
         findings += llama_file_findings
     words = []
     if not _moves_positions(changes):
-        words = in_words(setting, original, what, config)
-        words = confirmed(words, setting, original, config)
+        words = setting_in_words(setting, original, what, config)
+        words = confirmed_words(words, setting, original, config)
     return _explanation(what, reader, setting, original, findings, words, changes)
 
 
-def _converted(setting: Setting, name: str) -> Gguf:
+def _converted_or_refused(setting: Setting, name: str) -> Gguf:
     """Keys of the file that llama.cpp makes of a setting. Raises ConfigError if it makes none."""
     try:
-        return converted(setting)
-    except Cannot as reason:
+        return converted_file(setting)
+    except CannotExpress as reason:
         raise ConfigError(
             f"{name} does not become a file of llama.cpp here ({reason}): explain its .gguf file"
             " instead."
         ) from None
 
 
-def _read_by_llama(
+def _llama_setting_and_findings(
     model: Gguf, name: str, before: Setting, changes: Changes
 ) -> tuple[Setting, list[Finding]]:
     """Setting that llama.cpp runs for a file with changes, and findings about these."""
     file = replace(model, keys={**model.keys, **changes.keys_of(model.architecture)})
-    setting = llama_setting(file, name, changes.flags, before.trained)
+    setting = llama_setting(file, name, changes.llama_flags, before.trained)
     return setting, llama_findings(file, setting, before, changes)
 
 
 def _moves_positions(changes: Changes) -> bool:
     """True with self-extend, for which no tool has words."""
-    return changes.flags.get("group", 1) != 1
+    return changes.llama_flags.get("group", 1) != 1
 
 
 def _explanation(
@@ -104,7 +104,12 @@ def _explanation(
     words: list[ToolWords],
     changes: Changes,
 ) -> Explanation:
-    length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
+    """Explanation, with numbers for the length that is typed, or that an engine is to serve."""
+    length = (
+        changes.explain_options.get("length")
+        or changes.served_length
+        or changes.llama_flags.get("ctx")
+    )
     return Explanation(
         what,
         reader,
@@ -113,7 +118,7 @@ def _explanation(
         length,
         tuple(findings),
         tuple(words),
-        changes.options,
+        changes.explain_options,
     )
 
 
@@ -124,9 +129,9 @@ def find_source(what: str) -> tuple[str, dict | Gguf]:
     path = wheel_file("explain", what) or what
     file = Path(path)
     if is_gguf(path):
-        return file.name, read_keys(read_gguf(path))
+        return file.name, gguf_from_file(read_gguf(path))
     if os.path.isdir(path):  # unlike Path's methods, False for a text that can be no path
-        return file.resolve().name, read_mapping(_config_of(what, file))
+        return file.resolve().name, read_mapping(_config_in_folder(what, file))
     if os.path.isfile(path):
         folder = file.resolve().parent.name
         name = folder if file.name == "config.json" and folder else file.name
@@ -139,7 +144,7 @@ def find_source(what: str) -> tuple[str, dict | Gguf]:
     return what, read_mapping(_hub_config(what))
 
 
-def _config_of(what: str, folder: Path) -> Path:
+def _config_in_folder(what: str, folder: Path) -> Path:
     """The config.json of a folder."""
     config = folder / "config.json"
     if not config.is_file():

@@ -32,7 +32,7 @@ class Finding:
     stops: bool | None = False
 
 
-def of_family(family: str, fact: str, default: object = None) -> object:
+def fact_of_family(family: str, fact: str, default: object = None) -> object:
     """A fact about a family of models, else the default."""
     return FACTS["families"].get(family, {}).get(fact, default)
 

@@ -44,7 +44,7 @@ class Rope:
         return int(self.head_dim * self.share)
 
 
-def plain(rope: Rope) -> np.ndarray:
+def unscaled_frequencies(rope: Rope) -> np.ndarray:
     """theta of each turned pair without any scaling: [pairs]."""
     width = rope.head_dim if rope.kind == "proportional" else rope.turned
     return rope.base ** (-np.arange(0, rope.turned, 2, dtype=np.float64) / width)
@@ -54,7 +54,7 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
     """Radians per token of each turned pair: [pairs].
 
     Those of dynamic and longrope depend on the text, which has `length` tokens."""
-    theta = plain(rope)
+    theta = unscaled_frequencies(rope)
     if rope.divisors:
         theta = theta / np.array(rope.divisors)
     match rope.kind:
@@ -65,18 +65,18 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             growth = rope.factor * tokens / rope.longest - (rope.factor - 1)  # of the base
             return theta * growth ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
         case "yarn":
-            share = rope.mix * _unscaled_by_yarn(rope, len(theta))
-            return theta * share + theta / rope.factor * (1 - share)
+            kept_share = rope.mix * _share_kept_by_yarn(rope, len(theta))
+            return theta * kept_share + theta / rope.factor * (1 - kept_share)
         case "longrope":
             return theta / np.array(rope.long if (length or 0) > rope.original else rope.short)
         case "llama3":
             turns = rope.original * theta / (2 * math.pi)
-            share = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
-            return theta * share + theta / rope.factor * (1 - share)
+            kept_share = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
+            return theta * kept_share + theta / rope.factor * (1 - kept_share)
     return theta
 
 
-def _unscaled_by_yarn(rope: Rope, pairs: int) -> np.ndarray:
+def _share_kept_by_yarn(rope: Rope, pairs: int) -> np.ndarray:
     """Share of theta itself that YaRN leaves each pair: [pairs].
 
     It is 1 up to the pair of beta_fast turns, and 0 from that of beta_slow turns on."""

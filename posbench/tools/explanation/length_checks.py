@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from posbench.tools.explanation.changes import Changes
-from posbench.tools.explanation.config_json import number
+from posbench.tools.explanation.config_json import positive_number
 from posbench.tools.explanation.facts import SGLANG, VLLM, Finding, finding, findings_where
-from posbench.tools.explanation.frequencies import plain
-from posbench.tools.explanation.reach import ROUNDING, slows
-from posbench.tools.explanation.read_rope import LONG
+from posbench.tools.explanation.frequencies import unscaled_frequencies
+from posbench.tools.explanation.reach import ROUNDING, is_slowed
+from posbench.tools.explanation.read_rope import TYPES_WITH_ORIGINAL
 from posbench.tools.explanation.settings import Setting
 
 
@@ -35,14 +35,14 @@ def served_findings(
     """A serving length beyond the one that the engine derives from config.json, or within the one
     that needs no scaling.
     """
-    length = changes.served
+    length = changes.served_length
     if not length:
         return []
     engine = ENGINES[changes.reader]
     rope = setting.turning[0].rope
-    limit = _derived(changes, config, setting)
+    limit = _length_engine_derives(changes, config, setting)
     multiplied = rope.original * rope.factor if rope.kind == "yarn" else 0
-    if changes.older and multiplied:
+    if changes.has_older_flags and multiplied:
         limit = multiplied
     then = f" {engine.variable}=1 lets it start"
     then += "." if rope.factor > 1 else ", and scales nothing."
@@ -60,10 +60,10 @@ def served_findings(
         reach=limit,
         then=then,
     )
-    return [*beyond, *unneeded(engine.flag, length, setting, before)]
+    return [*beyond, *unneeded_scaling_findings(engine.flag, length, setting, before)]
 
 
-def _derived(changes: Changes, config: dict, setting: Setting) -> float:
+def _length_engine_derives(changes: Changes, config: dict, setting: Setting) -> float:
     """Tokens that vLLM 0.33.0 or SGLang derives from a config.json.
 
     The factor of linear multiplies them, that of YaRN does not."""
@@ -71,15 +71,19 @@ def _derived(changes: Changes, config: dict, setting: Setting) -> float:
     if changes.reader == SGLANG:
         states_scaled_length = "original_max_position_embeddings" in kind.mapping
     else:
-        states_scaled_length = kind.rope.kind in LONG or setting.family.startswith("gemma3")
+        states_scaled_length = kind.rope.kind in TYPES_WITH_ORIGINAL or setting.family.startswith(
+            "gemma3"
+        )
     multiplies = not states_scaled_length and kind.rope.kind not in ("default", "llama3")
     factor = kind.rope.factor if multiplies else 1
-    return max(setting.longest * factor, number(config.get("model_max_length"), 0))
+    return max(setting.longest * factor, positive_number(config.get("model_max_length"), 0))
 
 
-def unneeded(flag: str, length: float, setting: Setting, before: Setting) -> list[Finding]:
+def unneeded_scaling_findings(
+    flag: str, length: float, setting: Setting, before: Setting
+) -> list[Finding]:
     """Words on a length that the checkpoint has without the scaling that is asked for."""
-    scaled = slows(setting.turning[0].rope, before.turning[0].rope, before.longest)
+    scaled = is_slowed(setting.turning[0].rope, before.turning[0].rope, before.longest)
     condition = scaled and 0 < length <= before.longest
     values = {"flag": flag, "asked": length, "trained": before.longest}
     return findings_where({"scaling_unneeded": condition}, **values)
@@ -93,7 +97,7 @@ def base_findings(setting: Setting, before: Setting) -> list[Finding]:
         rope_before = ropes_before.get(kind.name)
         if rope_before is None or rope_before.base == kind.rope.base:
             continue
-        theta_before, theta = plain(rope_before), plain(kind.rope)
+        theta_before, theta = unscaled_frequencies(rope_before), unscaled_frequencies(kind.rope)
         if len(theta_before) != len(theta):
             continue
         slower = theta_before / theta

@@ -22,10 +22,10 @@ from posbench.common.errors import ConfigError
 from posbench.gguf.description import SCALING, model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
-from posbench.tools.explanation.config_json import number
+from posbench.tools.explanation.config_json import positive_number
 from posbench.tools.explanation.facts import FACTS
 from posbench.tools.explanation.frequencies import Rope, yarn_amplitude
-from posbench.tools.explanation.read_rope import base_of, head_width
+from posbench.tools.explanation.read_rope import checked_head_width, valid_base
 from posbench.tools.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting
 
 
@@ -40,7 +40,7 @@ class Gguf:
     short: tuple[float, ...] = ()
 
 
-def read_keys(file: GgufFile) -> Gguf:
+def gguf_from_file(file: GgufFile) -> Gguf:
     """Keys and divisors of a file. Raises ConfigError for one without an architecture, or with
     damaged divisors.
     """
@@ -68,7 +68,7 @@ def _read_divisors(file: GgufFile, tensor: str) -> tuple[float, ...]:
     return tuple(divisors.tolist())
 
 
-class Turning(NamedTuple):
+class FactorAndBase(NamedTuple):
     """Factor by which positions are divided, and base, of full or of sliding layers."""
 
     factor: float
@@ -86,65 +86,67 @@ def llama_setting(
     """
     flags = flags or {}
     keys = model.keys
-    longest = number(keys.get("context_length"))
+    longest = positive_number(keys.get("context_length"))
     if longest is None:
         raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
-    layers = int(min(number(keys.get("block_count"), 1), MOST_LAYERS))
+    layers = int(min(positive_number(keys.get("block_count"), 1), MOST_LAYERS))
     layers_of: dict[tuple[bool, bool], list[int]] = {}  # {(sliding, without RoPE): layers}
-    for layer, sliding in enumerate(_windows(model, layers)):
-        unturned = _unturned(model.architecture, layer, sliding)
-        layers_of.setdefault((sliding, unturned), []).append(layer)
+    for layer, sliding in enumerate(_slides_by_layer(model, layers)):
+        lacks_rope = _lacks_rope(model.architecture, layer, sliding)
+        layers_of.setdefault((sliding, lacks_rope), []).append(layer)
     kinds = []
-    for (sliding, unturned), of_kind in layers_of.items():
+    for (sliding, lacks_rope), of_kind in layers_of.items():
         kind = FULL
-        turning = _full_turning(model, flags)
+        factor_and_base = _full_factor_and_base(model, flags)
         window = None
         if sliding:
             kind = SLIDING
-            turning = _sliding_turning(model)
-            window = number(keys.get("attention.sliding_window"))
-        rope = _rope(model, name, flags, longest, turning)
-        if unturned:
+            factor_and_base = _sliding_factor_and_base(model)
+            window = positive_number(keys.get("attention.sliding_window"))
+        rope = _rope(model, name, flags, longest, factor_and_base)
+        if lacks_rope:
             kind = f"{kind}, no RoPE"
             rope = None
         kinds.append(LayerKind(kind, tuple(of_kind), rope, window))
     return Setting(name, model.architecture, longest, trained or longest, tuple(kinds))
 
 
-def _full_turning(model: Gguf, flags: dict) -> Turning:
+def _full_factor_and_base(model: Gguf, flags: dict) -> FactorAndBase:
     """Factor and base of full layers: those of the flags, else those of the file."""
     factor = scaling_factor(model, flags)
     if scaling_type(model, flags) == "none":
         factor = 1.0
-    return Turning(factor, base_of(flags.get("base"), base_of(model.keys.get("rope.freq_base"))))
+    return FactorAndBase(
+        factor, valid_base(flags.get("base"), valid_base(model.keys.get("rope.freq_base")))
+    )
 
 
-def _sliding_turning(model: Gguf) -> Turning:
+def _sliding_factor_and_base(model: Gguf) -> FactorAndBase:
     """Factor and base of sliding layers, which are the file's, whatever the flags say."""
     own_base = model.keys.get("rope.freq_base_swa")
     if model.architecture in FACTS["gguf_apart"]:
-        return Turning(1.0, base_of(own_base))
-    base = base_of(own_base, base_of(model.keys.get("rope.freq_base")))
-    return Turning(scaling_factor(model, {}), base)
+        return FactorAndBase(1.0, valid_base(own_base))
+    base = valid_base(own_base, valid_base(model.keys.get("rope.freq_base")))
+    return FactorAndBase(scaling_factor(model, {}), base)
 
 
-def _unturned(architecture: str, layer: int, sliding: bool) -> bool:
+def _lacks_rope(architecture: str, layer: int, sliding: bool) -> bool:
     """True if llama.cpp turns nothing in a layer."""
     if architecture == "smollm3":
         return layer % 4 == 3
     return architecture == "cohere2" and not sliding
 
 
-def _windows(model: Gguf, count: int) -> list[bool]:
+def _slides_by_layer(model: Gguf, n_layers: int) -> list[bool]:
     """True for each layer with a sliding window."""
     pattern = model.keys.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
-        return [bool(slides) for slides in pattern[:count]] + [False] * (count - len(pattern))
+        return [bool(slides) for slides in pattern[:n_layers]] + [False] * (n_layers - len(pattern))
     usual = FACTS["gguf_sliding_every"].get(model.architecture)
-    if usual is None or number(model.keys.get("attention.sliding_window")) is None:
-        return [False] * count
-    every = number(pattern, usual)
-    return [bool((layer + 1) % every) for layer in range(count)]
+    if usual is None or positive_number(model.keys.get("attention.sliding_window")) is None:
+        return [False] * n_layers
+    every = positive_number(pattern, usual)
+    return [bool((layer + 1) % every) for layer in range(n_layers)]
 
 
 def scaling_type(model: Gguf, flags: dict) -> str:
@@ -160,21 +162,23 @@ def scaling_factor(model: Gguf, flags: dict) -> float:
         model.keys.get(f"{SCALING}factor"),
         model.keys.get("rope.scale_linear"),
     )
-    return next((value for value in values if number(value)), 1.0)
+    return next((value for value in values if positive_number(value)), 1.0)
 
 
 def ext_factor(model: Gguf, flags: dict) -> float:
     """Share of theta itself that YaRN keeps; 0 is no YaRN."""
-    factor = flags.get("ext", -1)
-    if factor < 0:  # not said, as below
-        factor = _of_architecture(model, "ext_factor", -1.0)
+    factor = flags.get("ext", -1)  # llama.cpp's own default: below 0 nothing is typed
+    if factor < 0:
+        factor = _yarn_value(model, "ext_factor", -1.0)
     if factor < 0:
         factor = 1.0 if scaling_type(model, flags) == "yarn" else 0.0
     return factor
 
 
-def _of_architecture(model: Gguf, name: str, default: float) -> float:
-    """Value of a yarn key, for the architectures that read it."""
+def _yarn_value(model: Gguf, name: str, default: float) -> float:
+    """Value of the key yarn_NAME in a file, else the default; so too where llama.cpp does not read
+    the key in files of this architecture.
+    """
     key = f"{SCALING}yarn_{name}"
     value = model.keys.get(key, default)
     if model.architecture not in FACTS["gguf_read_by"][key]:
@@ -182,17 +186,19 @@ def _of_architecture(model: Gguf, name: str, default: float) -> float:
     return value if isinstance(value, int | float) and abs(value) < 1e6 else default
 
 
-def _rope(model: Gguf, name: str, flags: dict, longest: float, turning: Turning) -> Rope:
+def _rope(
+    model: Gguf, name: str, flags: dict, longest: float, factor_and_base: FactorAndBase
+) -> Rope:
     """RoPE of full or sliding layers. Raises ConfigError for a file that does not say the width of
     a head.
     """
     original = (
-        number(flags.get("orig"))
-        or number(model.keys.get(f"{SCALING}original_context_length"))
+        positive_number(flags.get("orig"))
+        or positive_number(model.keys.get(f"{SCALING}original_context_length"))
         or longest
     )
-    head = _head(model, name)
-    long_text = number(flags.get("ctx"), longest) > original
+    head = _head_channels(model, name)
+    long_text = positive_number(flags.get("ctx"), longest) > original
     divisors = model.divisors or (model.long if long_text else model.short)
     pairs = -(-head.turned // 2)
     if divisors and len(divisors) != pairs:
@@ -202,69 +208,70 @@ def _rope(model: Gguf, name: str, flags: dict, longest: float, turning: Turning)
         )
     rope = Rope(
         head_dim=head.width,
-        base=turning.base,
+        base=factor_and_base.base,
         longest=longest,
         original=original,
         share=head.turned / head.width,
-        factor=turning.factor,
+        factor=factor_and_base.factor,
         divisors=divisors,
         beside=head.beside,
     )
     if ext_factor(model, flags):
         return _with_yarn(rope, model, flags)
-    amplitude = flags.get("attn", -1)
+    amplitude = flags.get("attn", -1)  # below 0 nothing is typed
     if amplitude < 0:
-        amplitude = _of_architecture(model, "attn_factor", 1.0)
-    kind = "linear" if turning.factor != 1 else "default"
-    return replace(rope, kind=kind, amplitude=amplitude * _attn_factor(model))
+        amplitude = _yarn_value(model, "attn_factor", 1.0)
+    kind = "linear" if factor_and_base.factor != 1 else "default"
+    return replace(rope, kind=kind, amplitude=amplitude * _attn_factor_of_file(model))
 
 
-def _attn_factor(model: Gguf) -> float:
-    return number(model.keys.get(f"{SCALING}attn_factor"), 1.0)
+def _attn_factor_of_file(model: Gguf) -> float:
+    """Factor on cos and sin by rope.scaling.attn_factor of a file, 1 where it has none."""
+    return positive_number(model.keys.get(f"{SCALING}attn_factor"), 1.0)
 
 
 def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
     """RoPE with YaRN: its bounds, and its factors on cos, sin and logits."""
     multiplier = log_multiplier(model)
     amplitude = _context_amplitude(model, flags, multiplier)
-    context_factor = _full_turning(model, flags).factor
+    context_factor = _full_factor_and_base(model, flags).factor
     # The kernel multiplies by the factor of these layers; the context has divided by its own.
     amplitude *= (1 + 0.1 * math.log(rope.factor)) / (1 + 0.1 * math.log(context_factor))
     sharper = 1.0
     if rope.beside:
         on_all = 1 + 0.1 * multiplier * math.log(rope.factor)
-        sharper = (amplitude * _attn_factor(model) * on_all) ** 2
+        sharper = (amplitude * _attn_factor_of_file(model) * on_all) ** 2
     return replace(
         rope,
         kind="yarn",
         mix=ext_factor(model, flags),
-        beta_fast=_bound(model, flags, "fast", 8.0 if model.architecture == "grok" else 32.0),
-        beta_slow=_bound(model, flags, "slow", 1.0),
-        amplitude=amplitude * _attn_factor(model),
+        beta_fast=_yarn_beta(model, flags, "fast", 8.0 if model.architecture == "grok" else 32.0),
+        beta_slow=_yarn_beta(model, flags, "slow", 1.0),
+        amplitude=amplitude * _attn_factor_of_file(model),
         sharper=sharper,
     )
 
 
 def _context_amplitude(model: Gguf, flags: dict, multiplier: float) -> float:
     """YaRN's factor on cos and sin by the factor of the whole context, not of these layers."""
-    factor = _full_turning(model, flags).factor
+    factor = _full_factor_and_base(model, flags).factor
     if not multiplier:
         return yarn_amplitude(factor)
     mscale = multiplier if model.architecture == "deepseek2" and multiplier != 1 else 1.0
     return yarn_amplitude(factor, mscale) / yarn_amplitude(factor, multiplier)
 
 
-def _bound(model: Gguf, flags: dict, name: str, default: float) -> float:
+def _yarn_beta(model: Gguf, flags: dict, name: str, default: float) -> float:
     """beta_fast or beta_slow of YaRN, by the name of its flag."""
-    of_file = number(_of_architecture(model, f"beta_{name}", default), default)
-    return number(flags.get(name)) or of_file
+    of_file = positive_number(_yarn_value(model, f"beta_{name}", default), default)
+    return positive_number(flags.get(name)) or of_file
 
 
 def log_multiplier(model: Gguf) -> float:
     """mscale_all_dim of a file: the converter stores a tenth of it for latent attention, and itself
     for mistral3.
     """
-    value = _of_architecture(model, "log_multiplier", 0.0)
+    value = _yarn_value(model, "log_multiplier", 0.0)
     return 10 * value if model.architecture in FACTS["gguf_latent"] else value
 
 
@@ -276,11 +283,14 @@ class Head(NamedTuple):
     beside: int  # without positions, in latent attention
 
 
-def _head(model: Gguf, name: str) -> Head:
+def _head_channels(model: Gguf, name: str) -> Head:
     """Channels of a head. Raises ConfigError for a file that does not say their number."""
     keys = model.keys
-    width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
-    head_dim = number(keys.get("attention.key_length"))
+    width, heads = (
+        positive_number(keys.get("embedding_length")),
+        positive_number(keys.get("attention.head_count")),
+    )
+    head_dim = positive_number(keys.get("attention.key_length"))
     if head_dim is None and width and heads:
         head_dim = width // heads
     if head_dim is None:
@@ -288,11 +298,11 @@ def _head(model: Gguf, name: str) -> Head:
             f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download"
             " it again."
         )
-    head_dim = head_width(head_dim, name)
-    turned = number(keys.get("rope.dimension_count"), head_dim)
+    head_dim = checked_head_width(head_dim, name)
+    turned = positive_number(keys.get("rope.dimension_count"), head_dim)
     turned = int(turned) if 2 <= turned <= head_dim else head_dim
-    latent_width = number(keys.get("attention.key_length_mla"), 0)
+    latent_width = positive_number(keys.get("attention.key_length_mla"), 0)
     if latent_width > turned and model.architecture in FACTS["gguf_latent"]:
-        latent_width = head_width(latent_width, name)
+        latent_width = checked_head_width(latent_width, name)
         return Head(width=turned, turned=turned, beside=latent_width - turned)
     return Head(width=head_dim, turned=turned, beside=0)

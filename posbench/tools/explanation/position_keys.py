@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 from posbench.config.typed_args import shown
 from posbench.tools.explanation.config_json import (
-    at_path,
-    first_of,
-    number,
+    first_value,
+    mapping_at,
+    positive_number,
     rope_mapping,
     text_path,
 )
 from posbench.tools.explanation.facts import FACTS, TYPES, Finding, finding, finding_of
 
-NAMES = re.compile("|".join(FACTS["position_names"]))
-LENGTHS = re.compile(FACTS["length_names"])
-READ = {*FACTS["position_keys_read"], *FACTS["config_keys"], "rope_parameters", "rope_scaling"}
+POSITION_NAMES = re.compile("|".join(FACTS["position_names"]))
+LENGTH_NAMES = re.compile(FACTS["length_names"])
+READ_KEYS = {*FACTS["position_keys_read"], *FACTS["config_keys"], "rope_parameters", "rope_scaling"}
 MAPPING_KEYS = {"rope_type", "scaling_factor", *FACTS["elsewhere"]}
 MAPPING_KEYS.update(*TYPES.values())
-OFF = (None, False, 0, 1, "", [], {})  # values that ask for nothing
+OFF_VALUES = (None, False, 0, 1, "", [], {})  # values that ask for nothing
 
 
 class PositionKey(NamedTuple):
@@ -31,52 +31,53 @@ class PositionKey(NamedTuple):
 
     key: str
     value: object
-    decides: bool
+    hides_length: bool
 
 
 def position_keys(config: dict) -> list[PositionKey]:
     """Keys of the description of text that are about positions and not read, such as
     dual_chunk_attention_config.
     """
-    text = at_path(config, text_path(config))
+    text = mapping_at(config, text_path(config))
     result = []
     for key, value in text.items():
-        if key in READ or _asks_nothing(key, value) or _repeats(key, value, text):
+        if key in READ_KEYS or _is_off(key, value) or _repeats_another_key(key, value, text):
             continue
         if key in FACTS["position_keys"]:
-            decides = FACTS["position_keys"][key].get("decides", True)
-            result.append(PositionKey(key, value, decides))
-        elif NAMES.search(key) or key in MAPPING_KEYS or _is_length(key, value):
+            hides_length = FACTS["position_keys"][key].get("decides", True)
+            result.append(PositionKey(key, value, hides_length))
+        elif POSITION_NAMES.search(key) or key in MAPPING_KEYS or _is_length(key, value):
             result.append(PositionKey(key, value, True))
-    if _without_type(rope_mapping(text)):
+    if _lacks_type(rope_mapping(text)):
         result.append(PositionKey("rope_type", None, True))
     return result
 
 
-def _asks_nothing(key: str, value: object) -> bool:
+def _is_off(key: str, value: object) -> bool:
     """True for a value that is off, or that says in words that positions are RoPE's."""
     if isinstance(value, str):
         return any(name in value.lower() for name in FACTS["rope_names"])
-    return any(value is off or (type(value) is not bool and value == off) for off in OFF)
+    return any(value is off or (type(value) is not bool and value == off) for off in OFF_VALUES)
 
 
 def _is_length(key: str, value: object) -> bool:
-    return bool(LENGTHS.search(key) and number(value))
+    """True for a positive number under the name of a length."""
+    return bool(LENGTH_NAMES.search(key) and positive_number(value))
 
 
-def _repeats(key: str, value: object, text: dict) -> bool:
+def _repeats_another_key(key: str, value: object, text: dict) -> bool:
     """True for a share or a length that says once more what another key says."""
     if key in FACTS["position_keys"]:
         return False
     if key in FACTS["share_names"]:
-        return value == first_of(text, "partial_rotary_factor", "rotary_pct")
+        return value == first_value(text, "partial_rotary_factor", "rotary_pct")
     return _is_length(key, value) and list(text.values()).count(value) > 1
 
 
-def _without_type(mapping: dict) -> bool:
+def _lacks_type(mapping: dict) -> bool:
     """True for a mapping that has keys of a type, and does not say which."""
     has_keys = any(key in mapping for key in ("factor", "long_factor", "short_factor"))
-    return has_keys and first_of(mapping, "rope_type", "type") is None
+    return has_keys and first_value(mapping, "rope_type", "type") is None
 
 
 def position_findings(keys: list[PositionKey]) -> list[Finding]:
@@ -93,6 +94,6 @@ def position_findings(keys: list[PositionKey]) -> list[Finding]:
             inner = value if isinstance(value, dict) else {}
             sizes = {}
             for name in fact.get("values", ()):
-                sizes[name] = f"{inner[name]:,}" if number(inner.get(name)) else "?"
+                sizes[name] = f"{inner[name]:,}" if positive_number(inner.get(name)) else "?"
             result.append(finding_of(fact, key=key, value=text, **sizes))
     return result

@@ -16,7 +16,7 @@ from posbench.tools.explanation.frequencies import Rope, frequencies
 from posbench.tools.explanation.settings import Setting
 
 ROUNDING = 1e-6  # share by which frequencies may differ and count as the same
-FARTHEST = 2.0**40  # tokens; what reaches farther is not bounded by its pairs
+LONGEST_BOUNDED = 2.0**40  # tokens; what reaches farther is not bounded by its pairs
 
 
 class Reach(NamedTuple):
@@ -34,13 +34,13 @@ def reach_of(setting: Setting, before: Setting) -> Reach:
         return Reach(None, f"{keys} {verb} not a part of what is read here")
     rope, rope_before = setting.turning[0].rope, before.turning[0].rope
     trained = stated_length(before)
-    if same_turns(rope, rope_before):
+    if turn_alike(rope, rope_before):
         return Reach(trained, "the length that the checkpoint states")
     if len(frequencies(rope)) != len(frequencies(rope_before)):
         return Reach(None, "other channels turn than in training")
-    if (_slower(rope, rope_before, trained, 1) < 1 - ROUNDING).any():
+    if (_slowdown(rope, rope_before, trained, 1) < 1 - ROUNDING).any():
         return Reach(None, "pairs turn faster than in training")
-    tokens = _covered(rope, rope_before, trained)
+    tokens = _covered_length(rope, rope_before, trained)
     if math.isinf(tokens):
         return Reach(tokens, "no pair turns farther than in training")
     return Reach(tokens, "beyond them a pair turns farther than in training")
@@ -55,29 +55,29 @@ def stated_length(before: Setting) -> float:
     return max(scaled, before.longest)
 
 
-def slows(rope: Rope, before: Rope, trained: float) -> bool:
+def is_slowed(rope: Rope, before: Rope, trained: float) -> bool:
     """True if a pair turns slower within the training length than by the checkpoint's own
     setting.
     """
     if len(frequencies(rope)) != len(frequencies(before)):
         return False
-    return bool((_slower(rope, before, trained, trained) > 1 + ROUNDING).any())
+    return bool((_slowdown(rope, before, trained, trained) > 1 + ROUNDING).any())
 
 
-def same_turns(rope: Rope, before: Rope) -> bool:
+def turn_alike(rope: Rope, before: Rope) -> bool:
     """True if all pairs turn alike at any length."""
     if "dynamic" in (rope.kind, before.kind):  # changes with every length, not only at two
         if (rope.kind, rope.factor) != (before.kind, before.factor):
             return False
     beyond = max(rope.original, before.original) + 1
     return all(
-        _close(frequencies(rope, length), frequencies(before, length)) for length in (1, beyond)
+        _are_close(frequencies(rope, length), frequencies(before, length)) for length in (1, beyond)
     )
 
 
 def same_setting(setting: Setting, other: Setting) -> bool:
     """True if all kinds of layers turn alike and have the same factors on cos, sin and logits."""
-    ropes, other_ropes = _by_layer(setting), _by_layer(other)
+    ropes, other_ropes = _rope_by_first_layer(setting), _rope_by_first_layer(other)
     if ropes.keys() != other_ropes.keys():
         return False
     return all(same_rope(rope, other_ropes[layer]) for layer, rope in ropes.items())
@@ -86,26 +86,27 @@ def same_setting(setting: Setting, other: Setting) -> bool:
 def same_rope(rope: Rope, other: Rope) -> bool:
     """True if pairs turn alike and cos, sin and logits have the same factors."""
     factors, other_factors = (rope.amplitude, rope.sharper), (other.amplitude, other.sharper)
-    return np.allclose(factors, other_factors, rtol=1e-6, atol=0) and same_turns(rope, other)
+    return np.allclose(factors, other_factors, rtol=1e-6, atol=0) and turn_alike(rope, other)
 
 
-def _by_layer(setting: Setting) -> dict[int, Rope]:
+def _rope_by_first_layer(setting: Setting) -> dict[int, Rope]:
     """{first layer of each kind that turns: its RoPE}."""
     return {kind.layers[0]: kind.rope for kind in setting.turning}
 
 
-def _close(theta: np.ndarray, other: np.ndarray) -> bool:
+def _are_close(theta: np.ndarray, other: np.ndarray) -> bool:
+    """True for frequencies of equally many pairs that are the same but for rounding."""
     return len(theta) == len(other) and np.allclose(theta, other, rtol=ROUNDING, atol=0)
 
 
-def _slower(rope: Rope, before: Rope, trained: float, length: float) -> np.ndarray:
+def _slowdown(rope: Rope, before: Rope, trained: float, length: float) -> np.ndarray:
     """Times by which each pair turns slower, in a text of `length` tokens, than the checkpoint's
     own at the end of training: [pairs].
     """
     return frequencies(before, trained) / frequencies(rope, length)
 
 
-def _covered(rope: Rope, before: Rope, trained: float) -> float:
+def _covered_length(rope: Rope, before: Rope, trained: float) -> float:
     """Longest text in which no slow pair turns farther than in training."""
     turns = trained * frequencies(before, trained) / (2 * math.pi)
     slow = turns < 1  # pairs for which farther is an angle that training had not
@@ -114,17 +115,17 @@ def _covered(rope: Rope, before: Rope, trained: float) -> float:
 
     def allowed(length: float) -> float:
         """Tokens in which no slow pair turns farther, by the frequencies in a text of `length`."""
-        return trained * float(_slower(rope, before, trained, length)[slow].min())
+        return trained * float(_slowdown(rope, before, trained, length)[slow].min())
 
     if rope.kind == "longrope":
         with_short = min(rope.original, allowed(1))
-        return _whole(max(with_short, allowed(rope.original + 1)))
+        return _whole_tokens(max(with_short, allowed(rope.original + 1)))
     if rope.kind != "dynamic":
-        return _whole(allowed(1))  # frequencies are the same at every length
+        return _whole_tokens(allowed(1))  # frequencies are the same at every length
     low = high = trained  # `low` is covered; the frequencies fall with the length
-    while high < FARTHEST and allowed(high) >= high * (1 - ROUNDING):
+    while high < LONGEST_BOUNDED and allowed(high) >= high * (1 - ROUNDING):
         low, high = high, 2 * high
-    if high >= FARTHEST:
+    if high >= LONGEST_BOUNDED:
         return math.inf
     while high - low > 1:
         middle = (low + high) / 2
@@ -135,10 +136,10 @@ def _covered(rope: Rope, before: Rope, trained: float) -> float:
     return math.floor(low)
 
 
-def _whole(tokens: float) -> float:
+def _whole_tokens(tokens: float) -> float:
     """Whole tokens, where a length within rounding of one is that.
 
-    >>> _whole(32767.9999)
+    >>> _whole_tokens(32767.9999)
     32768
     """
     nearest = round(tokens)

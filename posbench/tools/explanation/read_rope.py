@@ -8,27 +8,35 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.pretrained.outline import size_of, stated_width
-from posbench.tools.explanation.config_json import kinds_apart, number, rope_mapping
-from posbench.tools.explanation.facts import HF, SGLANG, TYPES, VLLM, of_family
+from posbench.tools.explanation.config_json import (
+    kinds_with_own_mapping,
+    positive_number,
+    rope_mapping,
+)
+from posbench.tools.explanation.facts import HF, SGLANG, TYPES, VLLM, fact_of_family
 from posbench.tools.explanation.frequencies import Rope, longrope_amplitude, yarn_amplitude
 
-WIDEST = 2**16  # channels of a head
-HERE = "The description"  # in an error
-LONG = ("yarn", "longrope", "llama3")  # types that count from original_max_position_embeddings
+MOST_CHANNELS = 2**16  # channels of a head
+DESCRIPTION = "The description"  # what an error is about, as its first word
+TYPES_WITH_ORIGINAL = (
+    "yarn",
+    "longrope",
+    "llama3",
+)  # types that count from original_max_position_embeddings
 
 
-def base_of(value: object, default: float = 1e4) -> float:
+def valid_base(value: object, default: float = 1e4) -> float:
     """A base of frequencies, which is above 1, else the default."""
-    return value if (number(value) or 0) > 1 else default
+    return value if (positive_number(value) or 0) > 1 else default
 
 
-def head_width(width: float, name: str) -> int:
+def checked_head_width(width: float, name: str) -> int:
     """Channels of a head. Raises ConfigError for more than any model has, whose pairs would fill
     the memory.
     """
-    if width > WIDEST:
+    if width > MOST_CHANNELS:
         raise ConfigError(
-            f"{name} gives a head {width:,.0f} channels, and {WIDEST:,} is the most that is"
+            f"{name} gives a head {width:,.0f} channels, and {MOST_CHANNELS:,} is the most that is"
             " explained: correct its sizes."
         )
     return int(width)
@@ -39,29 +47,29 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
     model that does not say the width of a head.
     """
     family = str(config.get("model_type"))
-    kind = _kind(mapping["rope_type"])
-    if reader == SGLANG and of_family(family, "unscaled"):
+    kind = _computed_type(mapping["rope_type"])
+    if reader == SGLANG and fact_of_family(family, "unscaled"):
         kind = "default"
     original = longest
-    if kind in LONG:
-        original = number(mapping.get("original_max_position_embeddings"), longest)
+    if kind in TYPES_WITH_ORIGINAL:
+        original = positive_number(mapping.get("original_max_position_embeddings"), longest)
     implied = longest / original if kind in ("yarn", "longrope") else 1.0
     rope = Rope(
         head_dim=_turning_width(config),
-        base=base_of(mapping.get("rope_theta")),
+        base=valid_base(mapping.get("rope_theta")),
         longest=longest,
         original=original,
         kind=kind,
-        share=min(1.0, number(mapping.get("partial_rotary_factor"), 1.0)),
-        factor=number(mapping.get("factor")) or implied,
+        share=min(1.0, positive_number(mapping.get("partial_rotary_factor"), 1.0)),
+        factor=positive_number(mapping.get("factor")) or implied,
         beside=_latent_width(config),
     )
     match kind:
         case "yarn":
             return _read_yarn(rope, mapping, config, reader)
         case "llama3":
-            low = number(mapping.get("low_freq_factor"), 1.0)
-            high = number(mapping.get("high_freq_factor"), 4.0)
+            low = positive_number(mapping.get("low_freq_factor"), 1.0)
+            high = positive_number(mapping.get("high_freq_factor"), 4.0)
             return replace(rope, low=low, high=high)
         case "longrope":
             return _read_longrope(rope, mapping, reader, family)
@@ -74,22 +82,24 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
 
 def _turning_width(config: dict) -> int:
     """Channels of a head that may turn; those of latent attention stand apart."""
-    width = number(config.get("qk_rope_head_dim")) or stated_width(config, HERE)
+    width = positive_number(config.get("qk_rope_head_dim")) or stated_width(config, DESCRIPTION)
     if width is None:
-        hidden, heads = (size_of(config, name, HERE) for name in ("d_model", "n_head"))
+        hidden, heads = (size_of(config, name, DESCRIPTION) for name in ("d_model", "n_head"))
         sizes = f"hidden_size={hidden} and num_attention_heads={heads} do not say it"
-        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
-    return head_width(width, HERE)
+        raise ConfigError(
+            f"{DESCRIPTION} lacks head_dim, and {sizes}: is it a checkpoint's config.json?"
+        )
+    return checked_head_width(width, DESCRIPTION)
 
 
 def _latent_width(config: dict) -> int:
     """Channels of a head of latent attention that do not turn; 0 in other attention."""
-    if not number(config.get("qk_rope_head_dim")):
+    if not positive_number(config.get("qk_rope_head_dim")):
         return 0
-    return head_width(number(config.get("qk_nope_head_dim"), 0), HERE)
+    return checked_head_width(positive_number(config.get("qk_nope_head_dim"), 0), DESCRIPTION)
 
 
-def _kind(rope_type: str) -> str:
+def _computed_type(rope_type: str) -> str:
     """Type as it is computed: that of an older name, and default for one that nobody knows."""
     if rope_type in TYPES:
         return rope_type
@@ -99,28 +109,35 @@ def _kind(rope_type: str) -> str:
 def _read_yarn(rope: Rope, mapping: dict, config: dict, reader: str) -> Rope:
     """YaRN of a mapping."""
     # transformers looks for truncate beside the kinds of layers, where it is never written.
-    by_kind = reader == HF and bool(kinds_apart(rope_mapping(config)))
+    by_kind = reader == HF and bool(kinds_with_own_mapping(rope_mapping(config)))
     rope = replace(
         rope,
-        beta_fast=number(mapping.get("beta_fast"), 32.0),
-        beta_slow=number(mapping.get("beta_slow"), 1.0),
+        beta_fast=positive_number(mapping.get("beta_fast"), 32.0),
+        beta_slow=positive_number(mapping.get("beta_slow"), 1.0),
         truncate=by_kind or mapping.get("truncate", True) is not False,
     )
-    if rope.beside and reader != HF and not of_family(str(config.get("model_type")), "own_latent"):
+    if (
+        rope.beside
+        and reader != HF
+        and not fact_of_family(str(config.get("model_type")), "own_latent")
+    ):
         rope = _deepseek_factors(rope, mapping, reader)
     else:
         rope = _yarn_factors(rope, mapping, reader)
     if reader == SGLANG:
         mix = mapping.get("extrapolation_factor")
-        amplitude = rope.amplitude * number(mapping.get("attn_factor"), 1.0)
+        amplitude = rope.amplitude * positive_number(mapping.get("attn_factor"), 1.0)
         return replace(rope, mix=mix if isinstance(mix, int | float) else 1.0, amplitude=amplitude)
     return rope
 
 
 def _yarn_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     """YaRN with the factors on cos, sin and logits of a mapping."""
-    mscale, mscale_all_dim = number(mapping.get("mscale")), number(mapping.get("mscale_all_dim"))
-    attention_factor = number(mapping.get("attention_factor"))
+    mscale, mscale_all_dim = (
+        positive_number(mapping.get("mscale")),
+        positive_number(mapping.get("mscale_all_dim")),
+    )
+    attention_factor = positive_number(mapping.get("attention_factor"))
     amplitude = yarn_amplitude(rope.factor)
     sharper = 1.0
     if reader != SGLANG and attention_factor:
@@ -137,10 +154,10 @@ def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     """YaRN by the classes that vLLM and SGLang have for latent attention, which read other keys."""
     mscale = 1.0
     if mapping.get("mscale") is not None:
-        mscale = number(mapping["mscale"], 0.0)
-    on_all = yarn_amplitude(rope.factor, number(mapping.get("mscale_all_dim"), 0.0))
+        mscale = positive_number(mapping["mscale"], 0.0)
+    on_all = yarn_amplitude(rope.factor, positive_number(mapping.get("mscale_all_dim"), 0.0))
     sharper = on_all**2
-    if reader == VLLM and number(mapping.get("attention_factor")) == 1:
+    if reader == VLLM and positive_number(mapping.get("attention_factor")) == 1:
         sharper = 1.0  # its deepseek_llama_scaling
     amplitude = yarn_amplitude(rope.factor, mscale) / on_all
     return replace(rope, truncate=True, amplitude=amplitude, sharper=sharper)
@@ -151,8 +168,8 @@ def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     the training length; engines, and transformers for PhiMoE, have another key for the amplitude.
     """
     pairs = -(-rope.turned // 2)
-    long = _divisors(mapping.get("long_factor"), pairs)
-    short = _divisors(mapping.get("short_factor"), pairs)
+    long = _valid_divisors(mapping.get("long_factor"), pairs)
+    short = _valid_divisors(mapping.get("short_factor"), pairs)
     if reader == VLLM and rope.longest > rope.original:
         short = long
     key = "attention_factor"
@@ -162,28 +179,28 @@ def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
         factor = rope.longest / rope.original
     elif family == "phimoe":
         key = "long_mscale"
-    amplitude = number(mapping.get(key)) or longrope_amplitude(factor, rope.original)
+    amplitude = positive_number(mapping.get(key)) or longrope_amplitude(factor, rope.original)
     return replace(rope, amplitude=amplitude, long=long, short=short)
 
 
-def _divisors(value: object, pairs: int) -> tuple[float, ...]:
+def _valid_divisors(value: object, pairs: int) -> tuple[float, ...]:
     """A positive number for each pair, or 1 for each where the value is no such list."""
-    if isinstance(value, list) and len(value) == pairs and all(map(number, value)):
+    if isinstance(value, list) and len(value) == pairs and all(map(positive_number, value)):
         return tuple(value)
     return (1.0,) * pairs
 
 
 def _read_dynamic(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     """Dynamic NTK; where it has one base for all lengths, that base."""
-    alpha = number(mapping.get("alpha"))  # growth of the base, of NTK with a fixed base
-    if alpha and (reader != HF or of_family(family, "alpha")):
+    alpha = positive_number(mapping.get("alpha"))  # growth of the base, of NTK with a fixed base
+    if alpha and (reader != HF or fact_of_family(family, "alpha")):
         growth = alpha
     elif reader == HF:
         return rope  # its base grows with the text
     else:
         trained = rope.longest / rope.factor
         if reader == VLLM:
-            trained = number(mapping.get("max_trained_positions"), rope.longest)
+            trained = positive_number(mapping.get("max_trained_positions"), rope.longest)
         growth = rope.factor * rope.longest / trained - (rope.factor - 1)
     base = rope.base * growth ** (rope.turned / max(1, rope.turned - 2))
     return replace(rope, kind="default", factor=1.0, base=base)

@@ -12,36 +12,41 @@ from dataclasses import replace
 
 from posbench.pretrained.outline import NAMES
 from posbench.tools.explanation.config_json import (
-    flat,
-    kinds_apart,
-    number,
+    kinds_with_own_mapping,
+    positive_number,
     rope_mapping,
+    text_description,
     text_path,
 )
-from posbench.tools.explanation.facts import FACTS, HF, SGLANG, TYPES, VLLM, of_family
-from posbench.tools.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
-from posbench.tools.explanation.read_rope import LONG
+from posbench.tools.explanation.facts import FACTS, HF, SGLANG, TYPES, VLLM, fact_of_family
+from posbench.tools.explanation.frequencies import (
+    Rope,
+    frequencies,
+    unscaled_frequencies,
+    usual_amplitude,
+)
+from posbench.tools.explanation.read_rope import TYPES_WITH_ORIGINAL
 from posbench.tools.explanation.settings import LayerKind, Setting
 
-USUAL = {  # values that a mapping need not say
+DEFAULT_VALUES = {  # values that a mapping need not say
     "partial_rotary_factor": 1,
     "beta_fast": 32,
     "beta_slow": 1,
     "truncate": True,
     "extrapolation_factor": 1,
 }
-NEUTRAL = {  # values that undo a key of the checkpoint's mapping, where a tool merges both
-    **USUAL,
+NEUTRAL_VALUES = {  # values that undo a key of the checkpoint's mapping, where a tool merges both
+    **DEFAULT_VALUES,
     "partial_rotary_factor": 1.0,
     "attention_factor": None,
     "mscale": None,
     "mscale_all_dim": None,
     "attn_factor": 1.0,
 }
-ORIGINAL = "original_max_position_embeddings"
+ORIGINAL_LENGTH = "original_max_position_embeddings"
 
 
-class Cannot(Exception):
+class CannotExpress(Exception):
     """Reason why a tool cannot express a setting."""
 
 
@@ -58,48 +63,57 @@ def overlay(
     setting: Setting, before: Setting, config: dict, tool: str, reach: float | None
 ) -> dict:
     """Keys of the description of text that give a tool the setting, with a length where it must
-    grow. Raises Cannot where none do.
+    grow. Raises CannotExpress where none do.
     """
     family = setting.family
-    text = flat(config)
+    text = text_description(config)
     if family in FACTS["by_ratio"]:
-        return _ratio(setting)
-    if tool == VLLM and of_family(family, "apart_in_vllm"):
-        raise Cannot(f"its model file of {family} reads attn_config alone")
+        return _rope_ratio(setting)
+    if tool == VLLM and fact_of_family(family, "apart_in_vllm"):
+        raise CannotExpress(f"its model file of {family} reads attn_config alone")
     scaled = any(kind.rope.kind != "default" for kind in setting.turning)
-    if tool == SGLANG and scaled and of_family(family, "unscaled"):
-        raise Cannot(f"its model file of {family} never passes a scaling on")
-    keys = {"rope_parameters": _mapping(setting, before, text, tool, _merges(config, tool))}
+    if tool == SGLANG and scaled and fact_of_family(family, "unscaled"):
+        raise CannotExpress(f"its model file of {family} never passes a scaling on")
+    keys = {
+        "rope_parameters": _rope_parameters(setting, before, text, tool, _tool_merges(config, tool))
+    }
     if tool == HF:
         # transformers reads these before rope_parameters and what stands in it.
         if text.get("rope_scaling") is not None:
             keys["rope_scaling"] = None
         rope = setting.turning[0].rope
-        if rope.kind in LONG and number(text.get(ORIGINAL), rope.original) != rope.original:
-            keys[ORIGINAL] = short_number(rope.original)
-    return keys | _longer(setting, before, text, tool, reach)
+        if (
+            rope.kind in TYPES_WITH_ORIGINAL
+            and positive_number(text.get(ORIGINAL_LENGTH), rope.original) != rope.original
+        ):
+            keys[ORIGINAL_LENGTH] = short_number(rope.original)
+    return keys | _length_key(setting, before, text, tool, reach)
 
 
-def _ratio(setting: Setting) -> dict:
-    """rope_ratio, the one key by which the code of a family sets positions. Raises Cannot for what
-    it cannot say.
+def _rope_ratio(setting: Setting) -> dict:
+    """rope_ratio, the one key by which the code of a family sets positions. Raises CannotExpress
+    for what it cannot say.
     """
     rope = setting.turning[0].rope
     if (
         rope.kind != "default"
         or rope.amplitude != 1
-        or rope.share != of_family(setting.family, "share")
+        or rope.share != fact_of_family(setting.family, "share")
     ):
-        raise Cannot(f"{setting.family} reads rope_ratio alone")
-    return {"rope_ratio": short_number(_tidy(rope.base / 1e4))}  # the base is 10000 times it
+        raise CannotExpress(f"{setting.family} reads rope_ratio alone")
+    return {
+        "rope_ratio": short_number(_without_rounding_error(rope.base / 1e4))
+    }  # the base is 10000 times it
 
 
-def _merges(config: dict, tool: str) -> bool:
+def _tool_merges(config: dict, tool: str) -> bool:
     """True if the tool lays a given mapping over the checkpoint's, and does not replace that."""
     return tool == (VLLM if text_path(config) else SGLANG)
 
 
-def _longer(setting: Setting, before: Setting, text: dict, tool: str, reach: float | None) -> dict:
+def _length_key(
+    setting: Setting, before: Setting, text: dict, tool: str, reach: float | None
+) -> dict:
     """The length, where it must grow: engines multiply what is stated by the factor of linear, but
     not of YaRN and Llama 3.
     """
@@ -112,22 +126,30 @@ def _longer(setting: Setting, before: Setting, text: dict, tool: str, reach: flo
             length = math.ceil(reach / rope.factor)
     if length <= before.longest:
         return {}
-    names = [name for name in ("model_max_length", *NAMES["length"]) if number(text.get(name))]
+    names = [
+        name for name in ("model_max_length", *NAMES["length"]) if positive_number(text.get(name))
+    ]
     name = names[0] if names else NAMES["length"][0]
     return {name: short_number(length)}
 
 
-def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: bool) -> dict:
+def _rope_parameters(
+    setting: Setting, before: Setting, text: dict, tool: str, merges: bool
+) -> dict:
     """rope_parameters, by kind of layer where kinds differ or the family keeps them apart."""
     old_mapping = rope_mapping(text)
     kinds_before = {kind.name: kind for kind in before.kinds}
     mappings = {}
     for kind in setting.turning:
-        of_before = kinds_before.get(kind.name)
-        mappings[kind.name] = _of_kind(kind, of_before, setting.family, tool, merges)
-    has_bases = of_family(setting.family, "bases") or "rope_local_base_freq" in text
+        kind_before = kinds_before.get(kind.name)
+        mappings[kind.name] = _parameters_of_kind(kind, kind_before, setting.family, tool, merges)
+    has_bases = fact_of_family(setting.family, "bases") or "rope_local_base_freq" in text
     first, *others = mappings.values()
-    if not has_bases and not kinds_apart(old_mapping) and all(other == first for other in others):
+    if (
+        not has_bases
+        and not kinds_with_own_mapping(old_mapping)
+        and all(other == first for other in others)
+    ):
         return first
     unturned = [  # kinds that the checkpoint has without RoPE
         name for name, value in old_mapping.items() if value is None and name.endswith("_attention")
@@ -135,27 +157,32 @@ def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: b
     return {**dict.fromkeys(unturned), **mappings}
 
 
-def _of_kind(
-    kind: LayerKind, before: LayerKind | None, family: str, tool: str, merges: bool
+def _parameters_of_kind(
+    kind: LayerKind, kind_before: LayerKind | None, family: str, tool: str, merges: bool
 ) -> dict:
-    """rope_parameters of one kind of layer; `before` is that kind in the checkpoint's setting."""
+    """rope_parameters of one kind of layer; `kind_before` is that kind in the checkpoint's
+    setting.
+    """
     rope = kind.rope
-    types = of_family(family, "types")
+    types = fact_of_family(family, "types")
     if tool == HF and types and rope.kind not in types:
         if rope.kind in ("dynamic", "proportional"):
-            raise Cannot(f"{family} takes no {rope.kind} there")
+            raise CannotExpress(f"{family} takes no {rope.kind} there")
         rope = _as_longrope(rope)
-    deepseek = bool(rope.beside) and not of_family(family, "own_latent")
+    deepseek = bool(rope.beside) and not fact_of_family(family, "own_latent")
     mapping = parameters(rope, tool, deepseek)
-    old_mapping = before.mapping if before else {}
+    old_mapping = kind_before.mapping if kind_before else {}
     share = kind.rope.share
-    if of_family(family, "share") or number(old_mapping.get("partial_rotary_factor"), 1) != share:
+    if (
+        fact_of_family(family, "share")
+        or positive_number(old_mapping.get("partial_rotary_factor"), 1) != share
+    ):
         mapping.setdefault("partial_rotary_factor", share)
     for key, value in {**old_mapping, **kind.mapping}.items():
         if key in FACTS["kept"]:
             mapping[key] = value
     if merges:  # old values stay where the new mapping says nothing
-        for key, value in NEUTRAL.items():
+        for key, value in NEUTRAL_VALUES.items():
             if key in old_mapping:
                 mapping.setdefault(key, value)
         if "type" in old_mapping:
@@ -164,7 +191,9 @@ def _of_kind(
 
 
 def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
-    """rope_parameters of one kind of layer. Raises Cannot where the tool has no words for it."""
+    """rope_parameters of one kind of layer. Raises CannotExpress where the tool has no words for
+    it.
+    """
     mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
     has_amplitude = rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")
     if rope.divisors or mixed or has_amplitude:
@@ -175,7 +204,7 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
         "rope_theta": short_number(rope.base),
         "partial_rotary_factor": rope.share,
         "factor": float(rope.factor),
-        ORIGINAL: short_number(rope.original),
+        ORIGINAL_LENGTH: short_number(rope.original),
         "low_freq_factor": rope.low,
         "high_freq_factor": rope.high,
         "beta_fast": rope.beta_fast,
@@ -188,59 +217,59 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
     keys = {"rope_type", "rope_theta", "partial_rotary_factor", *TYPES[rope.kind]}
     if rope.kind == "yarn":
         keys.add("extrapolation_factor")
-    usual = dict(USUAL)  # values that need not be said
+    usual = dict(DEFAULT_VALUES)  # values that need not be said
     if rope.kind in ("proportional", "longrope"):
         usual["factor"] = 1
     mapping = {
         key: value for key, value in values.items() if key in keys and value != usual.get(key)
     }
-    return mapping | _factors(rope, tool, deepseek)
+    return mapping | _factor_keys(rope, tool, deepseek)
 
 
 def _check_tool(rope: Rope, tool: str, deepseek: bool) -> None:
-    """Raise Cannot where the tool computes this type otherwise."""
+    """Raise CannotExpress where the tool computes this type otherwise."""
     if rope.kind == "dynamic" and tool == VLLM:
-        raise Cannot("it computes one base for all lengths, with max_trained_positions")
+        raise CannotExpress("it computes one base for all lengths, with max_trained_positions")
     if rope.kind == "dynamic" and tool == SGLANG:
-        raise Cannot("it computes one base for all lengths")
+        raise CannotExpress("it computes one base for all lengths")
     if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
-        raise Cannot("it reads no factor of this type")
+        raise CannotExpress("it reads no factor of this type")
     if rope.kind == "longrope" and tool == VLLM and rope.short != rope.long:
-        raise Cannot(
+        raise CannotExpress(
             "it takes the long divisors for every text once it serves more than the training length"
         )
     if rope.sharper != 1 and rope.kind != "yarn":
-        raise Cannot("it has no factor on all logits without YaRN")
+        raise CannotExpress("it has no factor on all logits without YaRN")
     if deepseek and rope.kind == "yarn" and not rope.truncate and tool != HF:
-        raise Cannot("it rounds YaRN's bounds in latent attention (truncate)")
+        raise CannotExpress("it rounds YaRN's bounds in latent attention (truncate)")
 
 
 def _as_longrope(rope: Rope) -> Rope:
-    """The same frequencies as divisors of LongRoPE, pair by pair. Raises Cannot for pairs that no
-    divisor gives.
+    """The same frequencies as divisors of LongRoPE, pair by pair. Raises CannotExpress for pairs
+    that no divisor gives.
     """
     if (frequencies(rope) <= 0).any():
-        raise Cannot("pairs stand still or turn backwards")
+        raise CannotExpress("pairs stand still or turn backwards")
     bare = replace(rope, divisors=(), kind="default", factor=1.0)
-    divisors = tuple((plain(bare) / frequencies(rope)).tolist())
+    divisors = tuple((unscaled_frequencies(bare) / frequencies(rope)).tolist())
     factor = max(1.0, max(divisors))
     return replace(bare, kind="longrope", long=divisors, short=divisors, factor=factor)
 
 
-def _factors(rope: Rope, tool: str, deepseek: bool) -> dict:
+def _factor_keys(rope: Rope, tool: str, deepseek: bool) -> dict:
     """Keys for the factors on cos, sin and logits, where they are not those of the type."""
     if rope.kind == "longrope" and tool != HF:
         # Otherwise the amplitude there follows from max_position_embeddings alone.
         return {"short_mscale": rope.amplitude, "long_mscale": rope.amplitude}
     if rope.kind == "yarn" and (rope.sharper != 1 or (deepseek and tool != HF)):
-        return _mscales(rope, tool)
+        return _mscale_keys(rope, tool)
     multiple = rope.amplitude / usual_amplitude(rope)
     if math.isclose(multiple, 1, rel_tol=1e-9):
         return {}
     return {"attn_factor": multiple} if tool == SGLANG else {"attention_factor": rope.amplitude}
 
 
-def _mscales(rope: Rope, tool: str) -> dict:
+def _mscale_keys(rope: Rope, tool: str) -> dict:
     """mscale and mscale_all_dim of YaRN in latent attention, from the two factors that they
     give.
     """
@@ -249,11 +278,11 @@ def _mscales(rope: Rope, tool: str) -> dict:
     if slope <= 0:
         if rope.amplitude == rope.sharper == 1:
             return {}
-        raise Cannot("YaRN with factor 1 has no factor on logits")
-    on_turning = _tidy((rope.amplitude * root - 1) / slope)
-    on_all = _tidy((root - 1) / slope)
+        raise CannotExpress("YaRN with factor 1 has no factor on logits")
+    on_turning = _without_rounding_error((rope.amplitude * root - 1) / slope)
+    on_all = _without_rounding_error((root - 1) / slope)
     if on_all < 0 or on_turning < 0:
-        raise Cannot("mscale and mscale_all_dim give no factor below 1")
+        raise CannotExpress("mscale and mscale_all_dim give no factor below 1")
     if tool == HF and not on_turning:
         return {"attention_factor": rope.amplitude, "mscale_all_dim": on_all}
     if tool != HF and (on_turning, on_all) == (1, 0):  # the defaults
@@ -261,10 +290,10 @@ def _mscales(rope: Rope, tool: str) -> dict:
     return {"mscale": on_turning, "mscale_all_dim": on_all}
 
 
-def _tidy(value: float) -> float:
+def _without_rounding_error(value: float) -> float:
     """A number without its rounding error.
 
-    >>> _tidy(0.7070000000000001)
+    >>> _without_rounding_error(0.7070000000000001)
     0.707
     """
     return float(f"{value:.12g}") + 0.0 if abs(value) > 1e-12 else 0.0

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from posbench.common.errors import ConfigError
 from posbench.pretrained.outline import TURNING, size_of, stated_width
 from posbench.tools.explanation.config_json import (
-    at_path,
-    first_of,
-    flat,
-    kinds_apart,
-    longest_of,
-    number,
+    config_length,
+    first_value,
+    kinds_with_own_mapping,
+    mapping_at,
+    positive_number,
     rope_mapping,
+    text_description,
 )
-from posbench.tools.explanation.facts import FACTS, HF, TABLES, of_family
+from posbench.tools.explanation.facts import FACTS, HF, TABLES, fact_of_family
 from posbench.tools.explanation.frequencies import Rope
 from posbench.tools.explanation.position_keys import position_keys
-from posbench.tools.explanation.read_rope import HERE, read_rope
+from posbench.tools.explanation.read_rope import DESCRIPTION, read_rope
 
 MOST_LAYERS = 2**14  # that are listed
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -68,56 +68,56 @@ def read_setting(
     """Setting in a config.json, as `reader` takes it. Raises ConfigError for one without RoPE, and
     for one that does not say its sizes.
     """
-    unread = tuple(key.key for key in position_keys(config) if key.decides)
-    config = flat(config)
+    unread_keys = tuple(key.key for key in position_keys(config) if key.hides_length)
+    config = text_description(config)
     family = str(config.get("model_type"))
-    if _unturned(config, family):
+    if _lacks_rope(config, family):
         raise ConfigError(
             f"{name} ({family}) has no key of RoPE: explain says how RoPE is set, and this model"
             " has none."
         )
-    longest = longest_of(config) or trained
+    longest = config_length(config) or trained
     if longest is None:
         raise ConfigError(
             f"{name} ({family}) has no max_position_embeddings, the length in whose turns RoPE is"
             " counted: add it."
         )
     # RoPE counts its turns in max_position_embeddings, whatever model_max_length says.
-    rope_length = longest_of({**config, "model_max_length": None}) or longest
+    rope_length = config_length({**config, "model_max_length": None}) or longest
     layers_of: dict[str, list[int]] = {}  # {name of a kind: its layers}
     for layer, name_of_kind in enumerate(_layer_types(config, family)):
         layers_of.setdefault(name_of_kind, []).append(layer)
     kinds = []
     for name_of_kind, layers in layers_of.items():
-        mapping = standardized(config, family, name_of_kind)
+        mapping = standard_mapping(config, family, name_of_kind)
         rope = None
         if mapping is not None:
             rope = read_rope(mapping, config, rope_length, reader)
         if rope and not rope.turned:
             rope = None
-        window = _window(config, name_of_kind)
+        window = _window_of_kind(config, name_of_kind)
         kinds.append(LayerKind(name_of_kind, tuple(layers), rope, window, mapping or {}))
-    return Setting(name, family, longest, trained or longest, tuple(kinds), unread)
+    return Setting(name, family, longest, trained or longest, tuple(kinds), unread_keys)
 
 
-def _window(config: dict, kind: str) -> float | None:
+def _window_of_kind(config: dict, kind: str) -> float | None:
     """Tokens that layers of a kind see; None where they see all."""
     attention = kind.partition(",")[0]
     if attention == SLIDING:
-        return number(config.get("sliding_window"))
+        return positive_number(config.get("sliding_window"))
     if attention == CHUNKED:
-        return number(config.get("attention_chunk_size"))
+        return positive_number(config.get("attention_chunk_size"))
     return None
 
 
-def _unturned(config: dict, family: str) -> bool:
+def _lacks_rope(config: dict, family: str) -> bool:
     """True if no layer of the model has RoPE."""
     if (
         family in FACTS["unturned"]
         or config.get("position_embedding_type") in FACTS["other_positions"]
     ):
         return True
-    attention = at_path(config, ("attn_config",))
+    attention = mapping_at(config, ("attn_config",))
     if config.get("alibi") is True or attention.get("alibi") is True:
         return True
     names_rope = any(part in key for key in (*config, *attention) for part in TURNING)
@@ -129,10 +129,10 @@ def _unturned(config: dict, family: str) -> bool:
 
 def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
-    count = min(size_of(config, "n_layer", HERE) or 1, MOST_LAYERS)
+    count = min(size_of(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
     with_rope = _layers_with_rope(config, family, count)
     kinds = _attention_types(config, family, with_rope)
-    if of_family(family, "full_unturned") and SLIDING in kinds:
+    if fact_of_family(family, "full_unturned") and SLIDING in kinds:
         # Full layers have no RoPE beside sliding ones.
         with_rope = [kind != FULL for kind in kinds]
     for layer, turns in enumerate(with_rope[: len(kinds)]):
@@ -147,7 +147,7 @@ def _layers_with_rope(config: dict, family: str, count: int) -> list[bool]:
     if isinstance(listed, list) and listed:
         return [bool(value) for value in listed]  # 1 is RoPE, in spite of the key's name
     if family in ("smollm3", "llama4_text"):
-        every = number(config.get("no_rope_layer_interval"), 4)
+        every = positive_number(config.get("no_rope_layer_interval"), 4)
         return [(layer + 1) % every != 0 for layer in range(count)]
     return [True] * count
 
@@ -159,11 +159,11 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
         return [str(kind) for kind in listed]
     if family == "llama4_text":
         return [CHUNKED if turns else FULL for turns in with_rope]
-    count = min(size_of(config, "n_layer", HERE) or 1, MOST_LAYERS)
-    window = number(config.get("sliding_window"))
+    count = min(size_of(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
+    window = positive_number(config.get("sliding_window"))
     uses_window = bool(config.get("use_sliding_window"))
-    every = number(config.get("sliding_window_pattern"), of_family(family, "every"))
-    slides = of_family(family, "slides")
+    every = positive_number(config.get("sliding_window_pattern"), fact_of_family(family, "every"))
+    slides = fact_of_family(family, "slides")
     if window and family == "smollm3" and uses_window:
         return [FULL if turns else SLIDING for turns in with_rope]
     if window and every:
@@ -171,12 +171,12 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
     if window and slides == "everywhere":
         return [SLIDING] * count
     if window and slides == "by_depth" and uses_window:
-        first = number(config.get("max_window_layers"), 28)
+        first = positive_number(config.get("max_window_layers"), 28)
         return [SLIDING if layer >= first else FULL for layer in range(count)]
     return [FULL] * count
 
 
-def standardized(config: dict, family: str, kind: str) -> dict | None:
+def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
     """Mapping of RoPE of one kind of layer with its defaults, as transformers'
     standardize_rope_params; None without RoPE.
 
@@ -190,17 +190,17 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
         return None
     mapping = shared
     theta = _stated_base(config, family)
-    bases = of_family(family, "bases")
+    bases = fact_of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
         # As in Gemma 3: sliding layers have a base of their own, and no scaling.
         full_base, sliding_base = bases or (1e6, 1e4)
         if kind == FULL:
-            theta = first_of(config, "rope_theta", default=full_base)
+            theta = first_value(config, "rope_theta", default=full_base)
         else:
-            theta = first_of(config, "rope_local_base_freq", default=sliding_base)
+            theta = first_value(config, "rope_local_base_freq", default=sliding_base)
         if kind != FULL or not config.get("rope_scaling"):
             mapping = {}
-    apart = kinds_apart(shared)
+    apart = kinds_with_own_mapping(shared)
     if apart:
         if shared.get(kind, {}) is None:  # null, unlike a kind that is missing
             return None
@@ -227,23 +227,23 @@ def _stated_base(config: dict, family: str) -> object:
     """Base beside the mapping of RoPE, by the names that families gave it, else the family's
     own.
     """
-    attention = at_path(config, ("attn_config",))  # of DBRX
-    base = first_of(config, "rope_theta", "rotary_emb_base", default=attention.get("rope_theta"))
+    attention = mapping_at(config, ("attn_config",))  # of DBRX
+    base = first_value(config, "rope_theta", "rotary_emb_base", default=attention.get("rope_theta"))
     if base is not None:
         return base
-    base = of_family(family, "theta", 1e4)
+    base = fact_of_family(family, "theta", 1e4)
     if family in FACTS["by_ratio"]:
-        base *= number(config.get("rope_ratio"), 1.0)
+        base *= positive_number(config.get("rope_ratio"), 1.0)
     return base
 
 
 def _stated_share(config: dict, family: str) -> object:
     """Share of a head's channels that turn, beside the mapping of RoPE; None where all turn."""
-    share = first_of(config, "partial_rotary_factor", "rotary_pct")
+    share = first_value(config, "partial_rotary_factor", "rotary_pct")
     if share is not None:
         return share
-    turned = number(config.get("rotary_dim"))
-    width = stated_width(config, HERE)
+    turned = positive_number(config.get("rotary_dim"))
+    width = stated_width(config, DESCRIPTION)
     if turned and width:
         return turned / width
-    return of_family(family, "share")
+    return fact_of_family(family, "share")

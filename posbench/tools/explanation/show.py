@@ -15,25 +15,25 @@ from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
 from posbench.report.figures.style import FONT_SIZE, GREY, OKABE_ITO, Frame, draw_rules
 from posbench.tools.explanation.facts import FACTS, Finding
-from posbench.tools.explanation.frequencies import Rope, frequencies, plain
+from posbench.tools.explanation.frequencies import Rope, frequencies, unscaled_frequencies
 from posbench.tools.explanation.reach import Reach, reach_of, same_rope, same_setting
-from posbench.tools.explanation.read_rope import LONG
+from posbench.tools.explanation.read_rope import TYPES_WITH_ORIGINAL
 from posbench.tools.explanation.settings import LayerKind, Setting
 from posbench.tools.explanation.words import ToolWords, model_path
 
-WIDTH = 100  # characters of a line
-COLUMNS = 64  # of a picture
-NAMES = {
+SCREEN_WIDTH = 100  # characters of a line
+PICTURE_COLUMNS = 64  # of a picture
+SCALING_NAMES = {
     "default": "no scaling",
     "linear": "linear (position interpolation)",
     "dynamic": "dynamic NTK",
     "yarn": "YaRN",
     "longrope": "LongRoPE",
 }
-MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
-SAME = 1e-6  # share by which a ratio of frequencies may differ from 1 and count as 1
+MANY_TURNS, FEW_TURNS = 32, 1  # turns in training between which YaRN and Llama 3 mix
+RATIO_ROUNDING = 1e-6  # share by which a ratio of frequencies may differ from 1 and count as 1
 READERS = FACTS["readers"]
-LOOKS = {  # {state of a pair: (its name, its colour)}
+STATE_LOOKS = {  # {state of a pair: (its name, its colour)}
     "#": ("kept", OKABE_ITO[0]),
     "+": ("slower", OKABE_ITO[4]),
     "-": ("slower by the factor", OKABE_ITO[1]),
@@ -42,7 +42,7 @@ LOOKS = {  # {state of a pair: (its name, its colour)}
 PANEL_WIDTH, PANEL_HEIGHT, GAP = 300, 180, 64  # points
 LEFT, RIGHT, HEAD, BELOW = 52, 10, 26, 12  # points around the panels
 LONGEST_WORDS = 2000  # characters; of longer ones, with lists of divisors, the beginning is shown
-BEGINNING = 80
+SHOWN_BEGINNING = 80
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class Explanation:
         than the checkpoint does, by the changed base.
         """
         scaled = frequencies(kind.rope, length or self.length)
-        unscaled = plain(self.own(kind))
+        unscaled = unscaled_frequencies(self.own(kind))
         if len(unscaled) != len(scaled):
-            unscaled = plain(kind.rope)
+            unscaled = unscaled_frequencies(kind.rope)
         return unscaled / scaled
 
     def turns(self, kind: LayerKind) -> np.ndarray:
         """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
-        theta = plain(replace(kind.rope, base=self.own(kind).base))
+        theta = unscaled_frequencies(replace(kind.rope, base=self.own(kind).base))
         return kind.rope.original * theta / (2 * np.pi)
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class Explanation:
         setting = self.setting
         layers = plural(sum(len(kind.layers) for kind in setting.kinds), "layer")
         head = f"{setting.name} ({setting.family}, {layers}) as {READERS[self.reader]} reads it"
-        blocks = [head, *(_block(kind, self) for kind in setting.kinds), _reach(self)]
+        blocks = [head, *(_kind_block(kind, self) for kind in setting.kinds), _reach_in_words(self)]
         if self.findings:
             blocks.append(_finding_lines(self.findings))
         if self.words:
@@ -139,11 +139,13 @@ class Explanation:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
+    """Text in lines of the screen's width, with `indent` before all but the first."""
     style = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, **style)
+    return textwrap.fill(text, SCREEN_WIDTH, subsequent_indent=indent, **style)
 
 
 def _finding_lines(findings: Sequence[Finding]) -> str:
+    """Numbered findings with their sources below a heading."""
     lines = ["What to know"]
     for number, finding in enumerate(findings, 1):
         lines.append(_wrapped(f"{number}. {finding.text} [{finding.source}]", "   "))
@@ -155,44 +157,48 @@ def _tool_lines(explanation: Explanation) -> str:
     subject = "The same"
     if same_setting(explanation.setting, explanation.before):
         subject = "The checkpoint as it is"
-    stops = {finding.stops for finding in explanation.findings}
-    if True in stops:
+    transformers_stops = {finding.stops for finding in explanation.findings}
+    if True in transformers_stops:
         subject = "transformers stops at this. What is read above"
-    elif None in stops:  # transformers may compute something else than what is read here
+    elif (
+        None in transformers_stops
+    ):  # transformers may compute something else than what is read here
         subject = "What is read above"
     lines = [f"{subject}, in the words of every tool"]
     for words in explanation.words:
         text = words.text
         if len(text) > LONGEST_WORDS:
-            text = f"{text[:BEGINNING]}... ({len(text):,} characters; json=FILE writes them)"
+            text = f"{text[:SHOWN_BEGINNING]}... ({len(text):,} characters; json=FILE writes them)"
         if not words.serves:
             text = f"cannot: {text}"
         lines.append(f"  {words.tool} [{words.source}]\n    {text}")
     return "\n".join(lines)
 
 
-def states(ratio: np.ndarray) -> str:
+def state_marks(ratio: np.ndarray) -> str:
     """A character for each pair: # kept, + slower, - slower by the most that several pairs share, <
     faster.
 
-    >>> states(np.array([1.0, 2.0, 4.0, 4.0]))
+    >>> state_marks(np.array([1.0, 2.0, 4.0, 4.0]))
     '#+--'
     """
-    marks = np.where(ratio > 1 + SAME, "+", np.where(ratio < 1 - SAME, "<", "#"))
-    slowest = ratio > ratio.max() * (1 - SAME)
-    if ratio.max() > 1 + SAME and slowest.sum() > 1:
+    marks = np.where(
+        ratio > 1 + RATIO_ROUNDING, "+", np.where(ratio < 1 - RATIO_ROUNDING, "<", "#")
+    )
+    slowest = ratio > ratio.max() * (1 - RATIO_ROUNDING)
+    if ratio.max() > 1 + RATIO_ROUNDING and slowest.sum() > 1:
         marks[slowest] = "-"
     return "".join(marks)
 
 
-def columns(marks: str) -> str:
+def picture_of_marks(marks: str) -> str:
     """A picture of at most 64 columns: a column of pairs that differ shows + among states, o among
     turns.
 
-    >>> columns("#" * 65 + "-" * 63)[30:36]
+    >>> picture_of_marks("#" * 65 + "-" * 63)[30:36]
     '##+---'
     """
-    width = -(-len(marks) // COLUMNS)
+    width = -(-len(marks) // PICTURE_COLUMNS)
     picture = ""
     for start in range(0, len(marks), width):
         column = set(marks[start : start + width])
@@ -203,7 +209,7 @@ def columns(marks: str) -> str:
     return picture
 
 
-def _block(kind: LayerKind, explanation: Explanation) -> str:
+def _kind_block(kind: LayerKind, explanation: Explanation) -> str:
     """Lines about one kind of layers: its pairs, their turns, the scaling, the factor on logits."""
     window = f"sees the last {kind.window:,} tokens" if kind.window else "no window"
     head = f"{kind.name}, {plural(len(kind.layers), 'layer')}, {window}"
@@ -215,32 +221,36 @@ def _block(kind: LayerKind, explanation: Explanation) -> str:
     channels = rope.head_dim + rope.beside
     pairs = f"{rope.turned} of {channels} channels turn, {len(ratio)} pairs"
     turn_marks = _turn_marks(turns)
-    state_marks = states(ratio)
-    ends = f"pair 0: {_short(turns[0])}, the last: {_short(turns[-1])}"
-    turn_legend = {"@": f"{MANY} or more", "o": f"{FEW} to {MANY}", ".": f"below {FEW}"}
+    marks_of_states = state_marks(ratio)
+    ends = f"pair 0: {_short_number(turns[0])}, the last: {_short_number(turns[-1])}"
+    turn_legend = {
+        "@": f"{MANY_TURNS} or more",
+        "o": f"{FEW_TURNS} to {MANY_TURNS}",
+        ".": f"below {FEW_TURNS}",
+    }
     counts = f"{_legend(turn_marks, turn_legend)} in {rope.original:,.10g} tokens"
     rows = [
         ("RoPE", f"{pairs}, base {rope.base:,.10g}"),
-        ("turns", columns(turn_marks)),
+        ("turns", picture_of_marks(turn_marks)),
         ("", f"{counts}; {ends}"),
         ("scaling", _scaling_in_words(rope, explanation.own(kind).base)),
     ]
-    if set(state_marks) != {"#"}:
-        rows.append(("", columns(state_marks)))
-        rows.append(("", _legend(state_marks, _state_legend(ratio))))
-    rows.append(("logits", _logits(rope)))
+    if set(marks_of_states) != {"#"}:
+        rows.append(("", picture_of_marks(marks_of_states)))
+        rows.append(("", _legend(marks_of_states, _state_legend(ratio))))
+    rows.append(("logits", _logit_factors_in_words(rope)))
     return "\n".join([head, *(f"  {name:9}{text}" for name, text in rows)])
 
 
 def _turn_marks(turns: np.ndarray) -> str:
     """A character for each pair: @ many turns in training, o some, . less than one."""
-    return "".join(np.where(turns >= MANY, "@", np.where(turns >= FEW, "o", ".")))
+    return "".join(np.where(turns >= MANY_TURNS, "@", np.where(turns >= FEW_TURNS, "o", ".")))
 
 
 def _state_legend(ratio: np.ndarray) -> dict[str, str]:
-    """{mark of `states`: its meaning}, such as {"+": "slower 1.1 to 3.7 times"}."""
+    """{mark of `state_marks`: its meaning}, such as {"+": "slower 1.1 to 3.7 times"}."""
     most = ratio.max()
-    between = ratio[(ratio > 1 + SAME) & (ratio < most)]
+    between = ratio[(ratio > 1 + RATIO_ROUNDING) & (ratio < most)]
     slower = "slower"
     if len(between):
         slower += f" {between.min():.4g} to {between.max():.4g} times"
@@ -259,7 +269,7 @@ def _scaling_in_words(rope: Rope, base: float) -> str:
     """Name of the scaling with its factor, such as "YaRN, factor 4 from 32,768 tokens"; `base` is
     the checkpoint's own.
     """
-    text = NAMES.get(rope.kind, rope.kind)
+    text = SCALING_NAMES.get(rope.kind, rope.kind)
     bases = f"{rope.base:,.10g} instead of {base:,.10g}"
     if rope.base != base and rope.kind == "default":
         text = f"another base, {bases}"
@@ -267,18 +277,19 @@ def _scaling_in_words(rope: Rope, base: float) -> str:
         text += f", on the base {bases}"
     if rope.kind != "default":
         text += f", factor {rope.factor:.6g}"
-    if rope.kind in LONG:
+    if rope.kind in TYPES_WITH_ORIGINAL:
         text += f" from {rope.original:,.10g} tokens"
     if rope.divisors:
         text += ", divisors of the file"
     return text
 
 
-def _short(number: float) -> str:
+def _short_number(number: float) -> str:
+    """A count of turns as read at a glance: 1,234 or 0.56."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
 
 
-def _logits(rope: Rope) -> str:
+def _logit_factors_in_words(rope: Rope) -> str:
     """Factors on the logits in words."""
     factors = []
     if rope.amplitude != 1:
@@ -291,11 +302,11 @@ def _logits(rope: Rope) -> str:
     return ", ".join(factors) or "times 1: no amplitude on cos and sin"
 
 
-def _reach(explanation: Explanation) -> str:
+def _reach_in_words(explanation: Explanation) -> str:
     """Covered length, and the cost at short ones in words."""
     rope = explanation.setting.turning[0].rope
     reach = reach_of(explanation.setting, explanation.before)
-    sentences = [_covers(reach), _cost(explanation, reach)]
+    sentences = [_coverage_in_words(reach), _cost_in_words(explanation, reach)]
     if rope.kind == "longrope" and rope.short != rope.long and not explanation.length:
         sentences.append(
             f"Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows"
@@ -306,14 +317,14 @@ def _reach(explanation: Explanation) -> str:
     return _wrapped(" ".join(sentences))
 
 
-def _cost(explanation: Explanation, reach: Reach) -> str:
+def _cost_in_words(explanation: Explanation, reach: Reach) -> str:
     """Sentences about the cost of the setting in short texts."""
     setting = explanation.setting
     kind = setting.turning[0]  # the layers with the longest reach, of which the screen speaks first
     rope = kind.rope
     shortest = 1  # token, where a method that acts by length has not begun to act
     ratio = explanation.slower(kind, shortest)
-    unchanged = not (abs(ratio - 1) > SAME).any()
+    unchanged = not (abs(ratio - 1) > RATIO_ROUNDING).any()
     if rope.kind == "dynamic":
         return (
             f"Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the"
@@ -324,9 +335,9 @@ def _cost(explanation: Explanation, reach: Reach) -> str:
     if same_rope(rope, explanation.own(kind)):
         return (
             "The scaling is the checkpoint's own, and acts at every length:"
-            f" {_pace(ratio)} with the base alone."
+            f" {_pace_in_words(ratio)} with the base alone."
         )
-    cost = f"Short prompts pay for it: at every length {_pace(ratio)} trained"
+    cost = f"Short prompts pay for it: at every length {_pace_in_words(ratio)} trained"
     if rope.amplitude != 1:
         cost += f", and logits are multiplied by {rope.amplitude**2:.3g}"
     cost += "."
@@ -337,20 +348,20 @@ def _cost(explanation: Explanation, reach: Reach) -> str:
     return cost
 
 
-def _pace(ratio: np.ndarray) -> str:
+def _pace_in_words(ratio: np.ndarray) -> str:
     """Beginning of a comparison: "12 of 64 pairs turn slower than"."""
-    changed = int((abs(ratio - 1) > SAME).sum())
+    changed = int((abs(ratio - 1) > RATIO_ROUNDING).sum())
     if not changed:
         return "no pair turns slower than"
     paces = []
-    if (ratio > 1 + SAME).any():
+    if (ratio > 1 + RATIO_ROUNDING).any():
         paces.append("slower")
-    if (ratio < 1 - SAME).any():
+    if (ratio < 1 - RATIO_ROUNDING).any():
         paces.append("faster")
     return f"{changed} of {len(ratio)} pairs turn {' or '.join(paces)} than"
 
 
-def _covers(reach: Reach) -> str:
+def _coverage_in_words(reach: Reach) -> str:
     """First sentence about lengths, such as "Covers 32,768 tokens: beyond it a pair turns farther
     than in training.".
     """
@@ -397,8 +408,8 @@ def explanation_figure(explanation: Explanation):
 
 def _draw_pairs(axes, values: np.ndarray, ratio: np.ndarray) -> None:
     """Draw a dot for each pair, in the colour of its state."""
-    marks = np.array(list(states(ratio)))
-    for mark, (name, colour) in LOOKS.items():
+    marks = np.array(list(state_marks(ratio)))
+    for mark, (name, colour) in STATE_LOOKS.items():
         (pairs,) = np.nonzero(marks == mark)
         if len(pairs):
             label = f"{name}: {len(pairs)}"

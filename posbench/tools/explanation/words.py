@@ -11,14 +11,14 @@ from posbench.tools.explanation.facts import FACTS, HF, SGLANG, VLLM
 from posbench.tools.explanation.frequencies import Rope, usual_amplitude
 from posbench.tools.explanation.gguf_words import flag_words, key_words
 from posbench.tools.explanation.reach import reach_of, same_setting
-from posbench.tools.explanation.rope_parameters import Cannot, overlay, short_number
+from posbench.tools.explanation.rope_parameters import CannotExpress, overlay, short_number
 from posbench.tools.explanation.settings import Setting
 
-FLAGS, KEYS, POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
-CONFIG = "config.json: "  # before the words for transformers
+TOOL_FLAGS, TOOL_KEYS, TOOL_POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
+CONFIG_PREFIX = "config.json: "  # before the words for transformers
 # Extensions of posbench that are not called like the type.
-EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}
-ENGINES = {
+EXTENSION_NAMES = {"linear": "pi", "dynamic": "dynamic_ntk"}
+ENGINE_FLAGS = {
     VLLM: ("--hf-overrides", "--max-model-len"),
     SGLANG: ("--json-model-override-args", "--context-length"),
 }
@@ -34,7 +34,7 @@ class ToolWords:
     source: str
 
 
-def in_words(
+def setting_in_words(
     setting: Setting,
     before: Setting,
     what: str,
@@ -48,38 +48,41 @@ def in_words(
     the length in tokens that the words ask for; None for the length that the setting covers."""
     config = config or {}
     tokens = reach_of(setting, before).tokens if served is None else served
+    # Dynamic NTK acts at any length, so none is named.
     names_length = setting.turning[0].rope.kind != "dynamic" and tokens is not None
     reach = tokens if names_length and math.isfinite(tokens) else None
     makers = {
-        POSBENCH: lambda: _posbench(setting, before, what),
-        HF: lambda: CONFIG + json.dumps(_override(setting, before, config, HF, reach)),
-        VLLM: lambda: _engine(setting, before, config, VLLM, reach),
-        SGLANG: lambda: _engine(setting, before, config, SGLANG, reach),
-        FLAGS: lambda: flag_words(setting, before, reach),
-        KEYS: lambda: key_words(setting, before),
+        TOOL_POSBENCH: lambda: _posbench_arguments(setting, before, what),
+        HF: lambda: CONFIG_PREFIX + json.dumps(_config_keys(setting, before, config, HF, reach)),
+        VLLM: lambda: _engine_flags(setting, before, config, VLLM, reach),
+        SGLANG: lambda: _engine_flags(setting, before, config, SGLANG, reach),
+        TOOL_FLAGS: lambda: flag_words(setting, before, reach),
+        TOOL_KEYS: lambda: key_words(setting, before),
     }
     result = []
     for tool, make_words in makers.items():
         source = FACTS["writers"][tool]
         try:
             words = ToolWords(tool, True, make_words(), source)
-        except Cannot as reason:
+        except CannotExpress as reason:
             words = ToolWords(tool, False, str(reason), source)
         result.append(words)
     return result
 
 
-def _override(
+def _config_keys(
     setting: Setting, before: Setting, config: dict, tool: str, reach: float | None
 ) -> dict:
     """Keys of config.json that give a tool the setting, where its description of text stands."""
     return nest(overlay(setting, before, config, tool, reach), text_path(config))
 
 
-def _engine(setting: Setting, before: Setting, config: dict, tool: str, reach: float | None) -> str:
+def _engine_flags(
+    setting: Setting, before: Setting, config: dict, tool: str, reach: float | None
+) -> str:
     """Flags of vLLM or SGLang: the override, and the length to serve."""
-    override_flag, length_flag = ENGINES[tool]
-    keys = _override(setting, before, config, tool, reach)
+    override_flag, length_flag = ENGINE_FLAGS[tool]
+    keys = _config_keys(setting, before, config, tool, reach)
     words = f"{override_flag} {shlex.quote(json.dumps(keys))}"
     return f"{words} {length_flag} {short_number(reach)}" if reach else words
 
@@ -96,11 +99,11 @@ def model_path(what: str) -> str | None:
     return f"model.path={shlex.quote(str(file.parent))}"
 
 
-def _posbench(setting: Setting, before: Setting, what: str) -> str:
+def _posbench_arguments(setting: Setting, before: Setting, what: str) -> str:
     """Arguments of posbench on the checkpoint as it is."""
     path = model_path(what)
     if path is None:
-        raise Cannot("it reads a checkpoint's folder, with a config.json and weights")
+        raise CannotExpress("it reads a checkpoint's folder, with a config.json and weights")
     model = f"model=hf {path}"
     if same_setting(setting, before):
         return model
@@ -112,8 +115,8 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
         return f"{model} extension=abf extension.base={rope.base:.10g}"
     if rope.kind != "dynamic" and rope.original != before.longest:
         model += f" train.length={short_number(rope.original)}"
-    name = EXTENSIONS.get(rope.kind, rope.kind)
-    arguments = {key: _typed(value) for key, value in _extension_arguments(rope).items()}
+    name = EXTENSION_NAMES.get(rope.kind, rope.kind)
+    arguments = {key: _typed_value(value) for key, value in _extension_arguments(rope).items()}
     if rope.base == rope_before.base:
         typed = [shlex.quote(f"extension.{key}={value}") for key, value in arguments.items()]
         return " ".join([f"{model} extension={name}", *typed])
@@ -122,14 +125,14 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
     scaling = {"_target_": f"posbench.extensions.{name}.{class_name}", **arguments}
     words = [
         f"{model} extension=compose extension.parts.bands=null extension.parts.frequencies=null",
-        _part("base", base),
-        _part("scaling", scaling),
+        _composed_part("base", base),
+        _composed_part("scaling", scaling),
     ]
     return " ".join(words)
 
 
 def _check_extension(rope: Rope, before: Rope, kinds: int) -> None:
-    """Raise Cannot where no extension of posbench turns `before` into `rope`."""
+    """Raise CannotExpress where no extension of posbench turns `before` into `rope`."""
     scaled_before = before.kind != "default" or before.divisors
     mixes = rope.divisors or rope.mix != 1 or rope.share != before.share
     other_amplitude = rope.amplitude != 1 and not _has_usual_amplitude(rope)
@@ -154,7 +157,7 @@ def _check_extension(rope: Rope, before: Rope, kinds: int) -> None:
     )
     for holds, reason in reasons:
         if holds:
-            raise Cannot(reason)
+            raise CannotExpress(reason)
 
 
 def _has_usual_amplitude(rope: Rope) -> bool:
@@ -183,14 +186,14 @@ def _extension_arguments(rope: Rope) -> dict[str, object]:
     return {**arguments, "mode": "fixed", "target_len": target_len}
 
 
-def _typed(value: object) -> str:
+def _typed_value(value: object) -> str:
     """A value as it is typed on a command line."""
     if isinstance(value, str):
         return value
     return json.dumps(value) if isinstance(value, bool | list) else f"{value:.10g}"
 
 
-def _part(name: str, arguments: dict[str, str]) -> str:
+def _composed_part(name: str, arguments: dict[str, str]) -> str:
     """A part of a composed extension, such as '+extension.parts.base={_target_: ..., base: 10}'."""
     inner = ", ".join(f"{key}: {value}" for key, value in arguments.items())
     return f"'+extension.parts.{name}={{{inner}}}'"

@@ -10,7 +10,7 @@ from test_read_back import CHECKPOINTS, IMAGES, described
 
 from posbench.common.errors import ConfigError
 from posbench.tools.explanation.explain import explain_words
-from posbench.tools.explanation.words import CONFIG, HF, POSBENCH, SGLANG, VLLM
+from posbench.tools.explanation.words import CONFIG_PREFIX, HF, SGLANG, TOOL_POSBENCH, VLLM
 
 TRAINED = 32768
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
@@ -53,14 +53,14 @@ def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp
             "mrope_interleaved": True,
         }.items()
     )
-    again = json.loads(lines(found)[HF].text.removeprefix(CONFIG))
+    again = json.loads(lines(found)[HF].text.removeprefix(CONFIG_PREFIX))
     assert (
         set(again) == {"text_config"}
         and again["text_config"]["max_position_embeddings"] == 4 * TRAINED
     )
     assert (
-        lines(found)[POSBENCH].text.startswith("model=hf ")
-        and "extension=yarn" in lines(found)[POSBENCH].text
+        lines(found)[TOOL_POSBENCH].text.startswith("model=hf ")
+        and "extension=yarn" in lines(found)[TOOL_POSBENCH].text
     )
 
 

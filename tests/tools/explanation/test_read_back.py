@@ -12,8 +12,8 @@ import pytest
 
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.frequencies import frequencies
-from posbench.tools.explanation.read_back import DIFFERS
-from posbench.tools.explanation.words import CONFIG, FLAGS, HF, KEYS, SGLANG, VLLM
+from posbench.tools.explanation.read_back import REASON_IF_MISREAD
+from posbench.tools.explanation.words import CONFIG_PREFIX, HF, SGLANG, TOOL_FLAGS, TOOL_KEYS, VLLM
 
 SIZES = {
     "hidden_size": 512,
@@ -254,9 +254,9 @@ def check_lines(tmp_path, config: dict, words: list[str]) -> set[str]:
     """
     found = explain_words(described(tmp_path, config), words)
     lines = {line.tool: line for line in found.words}
-    assert not [line for line in found.words if DIFFERS in line.text], (
+    assert not [line for line in found.words if REASON_IF_MISREAD in line.text], (
         words,
-        [line for line in found.words if DIFFERS in line.text],
+        [line for line in found.words if REASON_IF_MISREAD in line.text],
     )
     for tool in (VLLM, SGLANG):
         if lines[tool].serves:
@@ -266,11 +266,11 @@ def check_lines(tmp_path, config: dict, words: list[str]) -> set[str]:
                 None,
             )
     if lines[HF].serves:
-        edited = over(config, json.loads(lines[HF].text.removeprefix(CONFIG)))
+        edited = over(config, json.loads(lines[HF].text.removeprefix(CONFIG_PREFIX)))
         assert_alike(found.setting, explain_words(described(tmp_path, edited), []).setting, None)
         described(tmp_path, config)
     full = found.setting.turning[0].name
-    for tool in (FLAGS, KEYS):
+    for tool in (TOOL_FLAGS, TOOL_KEYS):
         line = lines[tool].text
         if lines[tool].serves and not line.startswith("none:") and "and the tensor" not in line:
             again = explain_words(str(tmp_path), shlex.split(line)).setting
@@ -328,7 +328,7 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
         [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [],
     )
     (line,) = (line.text for line in found.words if line.tool == HF)
-    edited = over(config, json.loads(line.removeprefix(CONFIG)))
+    edited = over(config, json.loads(line.removeprefix(CONFIG_PREFIX)))
     family = edited.pop("model_type")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

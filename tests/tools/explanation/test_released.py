@@ -11,12 +11,16 @@ import pytest
 from test_read_back import LATENT, SIZES, assert_alike, check_lines, described
 
 from posbench.common.errors import ConfigError
-from posbench.tools.explanation.config_json import flat, kinds_apart, rope_mapping
+from posbench.tools.explanation.config_json import (
+    kinds_with_own_mapping,
+    rope_mapping,
+    text_description,
+)
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.facts import FACTS
-from posbench.tools.explanation.gguf_words import ARCHITECTURES, architecture
+from posbench.tools.explanation.gguf_words import ARCHITECTURES, architecture_of
 from posbench.tools.explanation.reach import reach_of
-from posbench.tools.explanation.rope_parameters import Cannot
+from posbench.tools.explanation.rope_parameters import CannotExpress
 from posbench.tools.explanation.settings import read_setting
 
 # Reasons for which a configuration cannot be explained.
@@ -358,8 +362,8 @@ def test_names_of_architectures_are_llama_cpps():
         "phi": "phi2",
     }
     assert {family: ARCHITECTURES[family] for family in expected} == expected
-    with pytest.raises(Cannot, match="does not know opt"):
-        architecture("opt")
+    with pytest.raises(CannotExpress, match="does not know opt"):
+        architecture_of("opt")
 
 
 def test_keys_of_another_architecture_do_nothing(tmp_path):
@@ -405,7 +409,7 @@ def test_every_family_of_transformers_has_lines_that_are_read_back(tmp_path):
             "original_max_position_embeddings": setting.longest,
             "rope_theta": 1e6,
         }
-        by_kind = kinds_apart(rope_mapping(flat(config)))
+        by_kind = kinds_with_own_mapping(rope_mapping(text_description(config)))
         mapping = json.dumps(dict.fromkeys(kinds, yarn) if by_kind else yarn)
         check_lines(tmp_path, config, [])
         check_lines(tmp_path, config, [f"rope_parameters={mapping}"])

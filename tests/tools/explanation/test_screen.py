@@ -8,7 +8,7 @@ from script_calls import call
 
 import posbench
 from posbench.data import hub
-from posbench.tools.explanation.show import columns, states
+from posbench.tools.explanation.show import picture_of_marks, state_marks
 
 SIZES = {
     "hidden_size": 512,
@@ -28,7 +28,7 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     found = posbench.explain(tmp_path, rope_parameters=YARN)
     rope = found.setting.kinds[0].rope
     turned = 8192 * 1e5 ** (-np.arange(64) / 64) / (2 * np.pi)
-    marks = states(found.slower(found.setting.kinds[0]))
+    marks = state_marks(found.slower(found.setting.kinds[0]))
     assert (
         len(marks) == 64
         and marks.count("#") == (turned > 32).sum() + 0
@@ -38,7 +38,7 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
         marks == "#" * marks.count("#") + "+" * marks.count("+") + "-" * marks.count("-")
         and f"           {marks}\n" in found.text
     )
-    assert columns("##++--" * 20) == "#+-" * 20 and columns("#+" * 60) == "+" * 60
+    assert picture_of_marks("##++--" * 20) == "#+-" * 20 and picture_of_marks("#+" * 60) == "+" * 60
     assert (
         f"model.path={tmp_path} extension="
         in posbench.explain(tmp_path / "config.json", rope_parameters=YARN).text

@@ -17,7 +17,7 @@ from posbench.position.fixed_frequencies import frequencies as of_extension
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
 from posbench.tools.explanation.explain import explain_words
-from posbench.tools.explanation.words import FLAGS, HF, POSBENCH, SGLANG, VLLM
+from posbench.tools.explanation.words import HF, SGLANG, TOOL_FLAGS, TOOL_POSBENCH, VLLM
 
 SIZES = {
     "hidden_size": 256,
@@ -64,12 +64,12 @@ SETTINGS = {
 }
 # Tools that cannot express a setting; all others must.
 CANNOT = {
-    "dynamic": {VLLM, SGLANG, FLAGS, "GGUF keys"},
+    "dynamic": {VLLM, SGLANG, TOOL_FLAGS, "GGUF keys"},
     "yarn_bounds": {"GGUF keys"},
-    "yarn_sharp": {POSBENCH},
-    "llama3": {FLAGS},
-    "longrope": {VLLM, FLAGS},
-    "longrope_alike": {FLAGS, POSBENCH},
+    "yarn_sharp": {TOOL_POSBENCH},
+    "llama3": {TOOL_FLAGS},
+    "longrope": {VLLM, TOOL_FLAGS},
+    "longrope_alike": {TOOL_FLAGS, TOOL_POSBENCH},
 }
 
 
@@ -96,7 +96,7 @@ def test_words_of_every_tool_are_read_back(bare, name, tmp_path):
         assert {tool for tool, one in words.items() if not one.serves} == CANNOT.get(name, set()), (
             words
         )
-        for tool in (VLLM, SGLANG, FLAGS):
+        for tool in (VLLM, SGLANG, TOOL_FLAGS):
             if words[tool].serves:
                 alike(
                     explain_words(bare, [*shlex.split(words[tool].text), f"length={length}"]), found
@@ -113,7 +113,7 @@ def test_words_of_every_tool_are_read_back(bare, name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(SETTINGS) - {one for one, tools in CANNOT.items() if POSBENCH in tools})
+    "name", sorted(set(SETTINGS) - {one for one, tools in CANNOT.items() if TOOL_POSBENCH in tools})
 )
 def test_posbench_with_its_words_has_the_same_frequencies(bare, name):
     """The extension that the words name, made by posbench itself on the bare checkpoint."""
