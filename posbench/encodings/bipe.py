@@ -6,8 +6,8 @@ bipe_alibi.py. He et al. 2024, arXiv 2401.16421 (ICML 2024), and zhenyuhe00/BiPE
 line end and the full stop; the table has train_len rows, and later tokens of a segment take the
 last.
 
-`separators` are numbers of tokens, by default the bytes of line end and full stop: give those of
-another tokenizer. PI and changes of frequencies act on the numbers of segments."""
+`separators` are numbers of tokens, by default the bytes of line end and full stop. With another
+tokenizer they must be named. PI and changes of frequencies act on the numbers of segments."""
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,9 @@ class BipeRope(Rope):
         self.separators = checked_separators(separators)
         self.rows_TC = new_rows(shape, init_std)
 
+    def check_tokenizer(self, tokenizer: str) -> None:
+        check_separators_of(tokenizer, self.separators)
+
     def embed_text(self, tokens_BT: Tensor) -> Tensor:
         return rows_within(self.rows_TC, tokens_BT, self.separators)
 
@@ -67,6 +70,16 @@ def checked_separators(separators: list[int] | None) -> list[int]:
             " of line end and full stop."
         )
     return separators
+
+
+def check_separators_of(tokenizer: str, separators: list[int]) -> None:
+    """Raise ConfigError for the separators of bytes with another tokenizer."""
+    if tokenizer not in ("bytes", "") and separators == list(LINE_END_AND_FULL_STOP):
+        raise ConfigError(
+            f"encoding.separators={separators} are bytes, and data.tokenizer={tokenizer} has other"
+            " tokens: give the numbers of its tokens that end a segment, or set"
+            " data.tokenizer=bytes."
+        )
 
 
 def new_rows(shape: Shape, init_std: float) -> nn.Parameter:

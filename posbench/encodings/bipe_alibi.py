@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from posbench.encodings.alibi import slopes
-from posbench.encodings.bipe import checked_separators, new_rows, rows_within, segments
+from posbench.encodings.bipe import (
+    check_separators_of,
+    checked_separators,
+    new_rows,
+    rows_within,
+    segments,
+)
 from posbench.position.geometry import Above0, Shape, Trait
 from posbench.position.interfaces import Encoding
 
@@ -32,6 +38,9 @@ class BipeAlibi(Encoding):
         self.rows_TC = new_rows(shape, init_std)
         slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
         self.register_buffer("slope_H", slope_H, persistent=False)
+
+    def check_tokenizer(self, tokenizer: str) -> None:
+        check_separators_of(tokenizer, self.separators)
 
     def embed_text(self, tokens_BT: Tensor) -> Tensor:
         return rows_within(self.rows_TC, tokens_BT, self.separators)

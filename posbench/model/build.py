@@ -75,7 +75,9 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def make_encoding(cfg: JobConfig) -> Encoding:
-    """Make the encoding of a job. Raises ConfigError for hooks of wrong shapes."""
+    """Make the encoding of a job. Raises ConfigError for hooks of wrong shapes, and for a tokenizer
+    that the encoding would misread.
+    """
     shape = make_shape(cfg.model, cfg.train.train_len)
     if cfg.train.parent:  # what is learned for each position has the parent's size
         shape = replace(shape, positions=cfg.train.origin)
@@ -84,6 +86,8 @@ def make_encoding(cfg: JobConfig) -> Encoding:
         encoding = make(cfg.encoding, shape, kind=Encoding)
     if is_own(encoding):
         check_hooks(encoding)
+    for layer in encoding.layers():
+        layer.encoding.check_tokenizer(cfg.data.get("tokenizer", ""))
     return encoding
 
 

@@ -141,6 +141,9 @@ class Encoding(nn.Module):
         would tear its distances. A bias by content is `gates` or `content_bias`."""
         raise NotImplementedError
 
+    def check_tokenizer(self, tokenizer: str) -> None:
+        """Raise ConfigError for a data.tokenizer whose tokens the encoding would misread."""
+
     def embed_text(self, tokens_BT: Tensor) -> Tensor | None:
         """Vectors added to the token embeddings of a text: [B, T, C]. Called if `reads_tokens`."""
         return None

@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
-from conftest import TRAIN_LEN, make_triple, small_model, small_shape
+from conftest import TRAIN_LEN, make_triple, node, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, same, tokens
 from torch import Tensor, nn
 
+from posbench.common.errors import ConfigError
+from posbench.config.schema import JobConfig
 from posbench.encodings.alibi import Alibi
 from posbench.encodings.bipe import BipeRope, segments
 from posbench.encodings.bipe_alibi import BipeAlibi
@@ -18,6 +20,7 @@ from posbench.encodings.repo import Repo
 from posbench.encodings.rope import Rope
 from posbench.encodings.selective_rope import SelectiveRope
 from posbench.extensions.longrope import Longrope
+from posbench.model.build import make_encoding
 from posbench.model.kernels.blocks import rows
 from posbench.model.kernels.dispatch import attend
 from posbench.position.geometry import PairBias, Span, Trait
@@ -204,6 +207,17 @@ def test_bipe_without_segments_knows_a_position_up_to_its_last_row():
         assert torch.equal(added_BTC[0, :TRAIN_LEN], encoding.rows_TC)
         assert (added_BTC[:, TRAIN_LEN:] == encoding.rows_TC[-1]).all()
         same(*with_same_weights(encoding, NoEncoding(SHAPE), zeros=[encoding.rows_TC]))
+
+
+@pytest.mark.parametrize("name", ["bipe", "bipe_alibi"])
+def test_separators_of_bytes_are_refused_with_other_tokens(name):
+    """Numbers 10 and 46 of a BPE are other tokens, which would end segments in silence."""
+    encoding = node("encoding", name)
+    data = {"tokenizer": "bpe", "vocab_size": 1024}
+    with pytest.raises(ConfigError, match=r"are bytes, and data.tokenizer=bpe has other tokens"):
+        make_encoding(JobConfig(encoding=encoding, data=data))
+    make_encoding(JobConfig(encoding={**encoding, "separators": [198]}, data=data))
+    make_encoding(JobConfig(encoding=encoding, data={"tokenizer": "bytes"}))
 
 
 @torch.no_grad()
