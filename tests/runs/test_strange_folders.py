@@ -311,14 +311,6 @@ def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
         collect(evals(folder), "", "")
 
 
-ABSURD = {
-    "length": ("1e20", "1" + "0" * 20, "1e308", "0", "-5", "1.5"),
-    "train_len": ("1e20", "1" + "0" * 20, "0"),
-    "nll": ("-1e308", "1e308", "1e10"),
-    "floor": ("1e308",),
-    "low": ("-1e308",),
-    "high": ("1e308",),
-}
 FOREIGN = {
     "method": "a",
     "length": "128",
@@ -328,16 +320,6 @@ FOREIGN = {
     "low": "2.5",
     "high": "3.5",
 }
-
-
-@pytest.mark.parametrize(
-    ("column", "value"), [(column, value) for column, values in ABSURD.items() for value in values]
-)
-def test_an_absurd_value_in_a_csv_of_others_is_a_sentence(tmp_path, column, value):
-    line = FOREIGN | {column: value}
-    text(f"{','.join(line)}\n{','.join(line.values())}\n")(tmp_path / "a.csv")
-    with pytest.raises(ConfigError, match=rf"a\.csv, line 2: {column}={re.escape(value)} "):
-        read_foreign(tmp_path / "a.csv", "a")
 
 
 def test_the_largest_values_are_reported_and_drawn(tmp_path, capfd):
@@ -359,52 +341,6 @@ def test_the_largest_values_are_reported_and_drawn(tmp_path, capfd):
     ):
         done = call(capfd, tmp_path, script, *words)
         assert done.returncode == 0 and "unforeseen" not in done.stderr, done.stderr
-
-
-def test_an_absurd_value_in_rows_is_a_sentence(folder):
-    path, _ = evals(folder)
-    made = load_evaluation(path)
-    for column, value in (
-        ("length", 10**20),
-        ("train_len", 10**20),
-        ("target_len", 10**20),
-        ("n_bytes", 10**20),
-        ("nll", -1e308),
-    ):
-        write_csv([made.rows[0] | {column: value}], folder / "rows.csv")
-        with pytest.raises(RunError, match=rf"rows\.csv .*{column}="):
-            read_csv(folder / "rows.csv")
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        "method,length,nll,nll,train_len",
-        "method,length,nll, NLL ,train_len",
-        "length,method,length,nll,x",
-    ],
-)
-def test_two_columns_of_one_name_are_a_sentence(tmp_path, names):
-    text(f"{names}\n1,2,3,4,5\n")(tmp_path / "a.csv")
-    with pytest.raises(ConfigError, match=r"a\.csv has two columns named (nll|length): "):
-        read_foreign(tmp_path / "a.csv", "a")
-
-
-def test_two_columns_of_one_name_in_a_table_of_posbench_are_a_sentence(folder):
-    made = load_evaluation(evals(folder)[0])
-    write_csv(made.rows, folder / "rows.csv")
-    spoilt = "".join(
-        f"{line},{line.split(',')[0]}\n" for line in (folder / "rows.csv").read_text().splitlines()
-    )
-    (folder / "rows.csv").write_text(spoilt)
-    with pytest.raises(RunError, match="two columns named schema"):
-        read_csv(folder / "rows.csv")
-    line = Training(**dict.fromkeys(field.name for field in fields(Training)))
-    (folder / "trainings.csv").write_text(
-        "".join(f"{one},{one.split(',')[0]}\n" for one in to_csv([line], Training).splitlines())
-    )
-    with pytest.raises(RunError, match="two columns named"):
-        from_csv(folder / "trainings.csv", Training, "a list", "x.py")
 
 
 def lying(path: Path) -> None:
