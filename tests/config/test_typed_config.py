@@ -2,6 +2,7 @@
 what is legal, before anything is built.
 """
 
+import copy
 import inspect
 import math
 import sys
@@ -100,8 +101,9 @@ ALL = [("encoding=rope", *one) for one in WRONG] + BESIDE
 
 @pytest.fixture(scope="module", autouse=True)
 def composer():
+    """Composes words part by part, as a sweep does; test_composer.py compares it with Hydra."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        yield
+        yield composition.Composer()
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +111,12 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("typed") / "text")
 
 
-def judge(text, *words: str) -> None:
+def judge(composer, text, *words: str) -> None:
     """What run.py does with a command before any job begins."""
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
     typed_words = [composition.long_name(word) for word in with_usual(*words, usual=usual)]
-    cfgs = [
-        check_config(cfg)
-        for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)
-    ]
+    values = copy.deepcopy(composer.values(typed_words))
+    cfgs = [check_config(cfg) for cfg in composition.expand(values, typed_words, composer)]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
@@ -124,9 +124,11 @@ def judge(text, *words: str) -> None:
 
 
 @pytest.mark.parametrize(("chosen", "wrong", "legal"), ALL, ids=[wrong for _, wrong, _ in ALL])
-def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, chosen, wrong, legal):
+def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(
+    composer, text, chosen, wrong, legal
+):
     with pytest.raises(ConfigError) as refusal:
-        judge(text, chosen, wrong)
+        judge(composer, text, chosen, wrong)
     said = str(refusal.value)
     assert (
         "\n" not in said
@@ -172,8 +174,8 @@ def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
         make_source({**data, "path": str(text)} if "path" in data else data)
 
 
-def test_what_these_spoil_is_legal_as_it_stands(text):
-    judge(text, *SMALL)
+def test_what_these_spoil_is_legal_as_it_stands(composer, text):
+    judge(composer, text, *SMALL)
 
 
 @pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, METHODS))
