@@ -2,6 +2,7 @@
 answer at the end.
 """
 
+import functools
 import re
 from dataclasses import replace
 
@@ -79,28 +80,34 @@ def marked(kind: str) -> PretrainedTokenizer:
 
 
 def questions(name: str, tokenizer, bos: int | None = None, **changed) -> TextQuestions:
-    ((ids, n_bytes),) = tokenizer.encode([TEXT])
-    file = TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])
     return TextQuestions(
         make_text_task({"name": name, **node("task", name), **changed}),
         name,
         "test",
-        file,
+        tokenized(tokenizer),
         tokenizer,
         bos,
     )
+
+
+@functools.cache
+def tokenized(tokenizer) -> TokenFile:
+    """TEXT as one document, in tokens that no test changes."""
+    ((ids, n_bytes),) = tokenizer.encode([TEXT])
+    return TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer):
     made = questions(name, tokenizer)
     for length in (2600, 2601):
-        for part in made.parts(length):
+        parts = made.parts(length)
+        for part in parts:
             examples = made.draw(length, 2, [0, 3], **part.arguments)
-            again = made.draw(length, 2, [0, 3], **part.arguments)
-            assert examples.inputs_NT.shape == (2, length) and np.array_equal(
-                examples.inputs_NT, again.inputs_NT
-            )
+            assert examples.inputs_NT.shape == (2, length)
+            if part in (parts[0], parts[-1]):
+                again = made.draw(length, 2, [0, 3], **part.arguments)
+                assert np.array_equal(examples.inputs_NT, again.inputs_NT)
             for inputs, targets, number in zip(
                 examples.inputs_NT, examples.targets_NT, examples.answer_NT, strict=True
             ):

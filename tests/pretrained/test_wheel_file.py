@@ -192,6 +192,7 @@ def test_prepare_data_tells_the_tokens_that_an_evaluation_reads(
             *more,
             "evaluate.lengths=[16]",
             "evaluate.max_length=16",
+            "evaluate.windows=4",
             "evaluate.floor=false",
         )
         assert (
