@@ -227,12 +227,6 @@ def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_pa
         ), family
         with pytest.raises(ConfigError, match="has no key of RoPE"):
             explained(tmp_path, {**SIZES, "model_type": family})
-    with pytest.raises(ConfigError, match="has no key of RoPE"):
-        explained(tmp_path, {**SIZES, "model_type": "falcon", "alibi": True})
-    with pytest.raises(
-        ConfigError, match="no layer in which RoPE turns a channel"
-    ):  # as llama.cpp reads Cohere2 without a window
-        explained(tmp_path, {**LLAMA, "model_type": "cohere2"}, "--rope-scale", "4")
 
 
 STOPPING = [

@@ -8,7 +8,6 @@ import shlex
 import pytest
 from test_read_back import CHECKPOINTS, IMAGES, described
 
-from posbench.common.errors import ConfigError
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.words import CONFIG_PREFIX, HF, SGLANG, TOOL_POSBENCH, VLLM
 
@@ -129,5 +128,3 @@ def test_behind_dots_the_part_for_text_is_named_too(tmp_path):
         f"--hf-overrides.text_config.rope_parameters.{key}={value}" for key, value in YARN.items()
     ]
     assert explain_words(place, dotted).setting.turning[0].rope.factor == 4.0
-    with pytest.raises(ConfigError, match="must be a mapping"):
-        explain_words(place, ["text_config=4"])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from test_read_back import described
 
-from posbench.common.errors import ConfigError
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.reach import reach_of
 
@@ -135,14 +134,6 @@ def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_pat
     yarn = {**YARN, "original_max_position_embeddings": 131072, "rope_theta": 5e5}
     found = explained(tmp_path, f"rope_scaling={json.dumps(yarn)}", config=config)
     assert covers(found) is None and found.as_json()["covers"] is None
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"hidden_size": 60_000_000_000}, {"head_dim": 2**17}, {"qk_rope_head_dim": 2**30}]
-)
-def test_sizes_that_would_fill_the_memory_are_refused(tmp_path, sizes):
-    with pytest.raises(ConfigError, match="65,536 is the most that is explained"):
-        explained(tmp_path, config={**LLAMA2, **sizes})
 
 
 def test_a_longer_statement_alone_covers_no_more(tmp_path):

@@ -221,25 +221,6 @@ NEWER = {
     "muse-glimmer",
     "qwen4exp",
 }
-UNTURNED = {
-    "Jamba": {"model_type": "jamba", **SIZES},
-    "Nemotron-H": {"model_type": "nemotron_h", **SIZES},
-    "MPT": {
-        "model_type": "mpt",
-        "d_model": 512,
-        "n_heads": 8,
-        "n_layers": 2,
-        "max_seq_len": 65536,
-        "attn_config": {"alibi": True, "rope": False},
-    },
-    "Granite hybrid": {
-        "model_type": "granitemoehybrid",
-        **SIZES,
-        "position_embedding_type": "nope",
-        "rope_theta": 1e4,
-    },
-    "Falcon": {"model_type": "falcon", **SIZES, "alibi": True},
-}
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -267,12 +248,6 @@ def test_a_key_that_is_read_sets_the_numbers_and_length(tmp_path, name):
     assert np.isclose(rope.base, base, rtol=1e-9) and rope.turned == turned
     assert reach_of(found.setting, found.before).tokens == length, found.setting.unread
     check_lines(tmp_path, config, [])
-
-
-@pytest.mark.parametrize("name", UNTURNED)
-def test_a_model_whose_attention_turns_nothing_is_told_so(tmp_path, name):
-    with pytest.raises(ConfigError, match="has no key of RoPE"):
-        explain_words(described(tmp_path, UNTURNED[name]), [])
 
 
 def test_a_key_whose_value_asks_for_nothing_is_not_named(tmp_path):
