@@ -27,7 +27,7 @@ from posbench.common.files import finite
 from posbench.report.comparison import MEASURES, gate_of, seeds_of
 from posbench.report.comparison import VALUES as VALUE_OF
 from posbench.report.comparison_words import words
-from posbench.report.figures.captions import BENT, LINEAR, LOG
+from posbench.report.figures.captions import LINEAR, LINEAR_THEN_LOG, LOG
 from posbench.report.figures.palette import (
     BLACK,
     LEAST_COLOUR_DISTANCE,
@@ -37,7 +37,13 @@ from posbench.report.figures.palette import (
     shades,
 )
 from posbench.report.figures.style import DASHES, FOREIGN_COLOURS, OKABE_ITO, colour_distance
-from posbench.report.figures.uncertainty import ALONE, NAMES, ONE_UNIT, PAIRED, WAY_OUT
+from posbench.report.figures.uncertainty import (
+    COLUMN_WORDS,
+    COMPARE_PAIRED,
+    ONE_SEED,
+    ONE_SEED_NO_TARGETS,
+    ONE_SEED_ONE_UNIT,
+)
 from posbench.report.html_page import Sources
 from posbench.report.html_parts import template
 from posbench.report.published.reproduction import command
@@ -72,8 +78,9 @@ VALUES = (
     "accuracy_half_width", "nll_over",
 )  # fmt: skip
 BAR_WORDS = {  # of the line below the figure, as below those of posbench plot
-    "log": LOG, "linear": LINEAR, "symlog": BENT, "names": NAMES, "paired": PAIRED,
-    "way_out": WAY_OUT, "one_unit": ONE_UNIT, "alone": ALONE,
+    "log": LOG, "linear": LINEAR, "symlog": LINEAR_THEN_LOG, "names": COLUMN_WORDS, "paired":
+    COMPARE_PAIRED, "way_out": ONE_SEED_NO_TARGETS, "one_unit": ONE_SEED_ONE_UNIT, "alone":
+    ONE_SEED,
 }  # fmt: skip
 BYTES = 5  # of a document in each sum: a float32 of losses, and a count of right answers
 FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command

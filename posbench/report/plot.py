@@ -13,39 +13,39 @@ from typing import TYPE_CHECKING, NamedTuple
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.quantities import first_of
 from posbench.report.figures.captions import (
+    as_sentences,
     data_line,
+    joined_sentences,
     line_name,
-    line_of,
-    sentences,
     shortened,
 )
 from posbench.report.figures.lines import Mark, Panel, without_names
 from posbench.report.figures.method_lines import (
     TOKENS,
     Group,
-    Names,
+    LineNames,
     Point,
-    groups,
-    lines_of,
-    marks_of,
+    lines_of_methods,
+    marked_lines,
+    panel_groups,
     telling_columns,
 )
-from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
+from posbench.report.figures.paper import SIZES, AxesSpec, darken, draw_at_size, y_ends
 from posbench.report.figures.style import EARLY_DIVISOR
 from posbench.report.figures.uncertainty import (
     BARS,
+    BARS_TOO_WIDE,
+    COMPARE_PAIRED,
     INTERVAL,
     NO_BARS,
-    PAIRED,
     SEED_LINES,
-    TOO_WIDE,
-    UNPAIRED,
+    UNPAIRED_COLUMNS,
+    bars_hide_lines,
     bars_line,
-    hide_lines,
     interval_of,
-    values_of_seeds,
+    value_by_seed,
 )
-from posbench.report.figures.validations import y_ends_by_step
+from posbench.report.figures.validations import late_loss_range
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import records
 from posbench.report.method_words import source_suffix
@@ -163,7 +163,7 @@ def draw_figure(
         table["mark"] = [mark and replace(mark, low=None, high=None) for mark in table.mark]
         shown = table[table.mark.notna()]
     _check_xlim(shown, options.xlim)
-    names = Names(list(table.point), options.labels)
+    names = LineNames(list(table.point), options.labels)
     for word in options.labels:
         one_of("labels", word, names.known())
     columns = listed(options.panel)
@@ -171,11 +171,11 @@ def draw_figure(
         one_of("panel", name, frame.columns, ", or none")
     panels = _panels(shown, columns, names, drawn.x)
     axes = _axes(shown, drawn, options)
-    of_bars = [line.removesuffix(PAIRED).strip() for line in _bars_lines(shown, bars)]
-    footnotes = [line_of(axes.scales, *of_bars)]
+    of_bars = [line.removesuffix(COMPARE_PAIRED).strip() for line in _bars_lines(shown, bars)]
+    footnotes = [joined_sentences(axes.scales, *of_bars)]
     # print dollar signs in names as they are
     with matplotlib.rc_context({"text.parse_math": False}):
-        figure = lay_out(panels, axes, options.size, options.title, footnotes)
+        figure = draw_at_size(panels, axes, options.size, options.title, footnotes)
     if options.style == "dark":
         darken(figure)
     return figure, functools.partial(_caption, table, drawn, names, axes.scales, bars)
@@ -446,7 +446,7 @@ def _reading(point: Point, column: str) -> Reading:
     if value is None or (isinstance(point, Score) and not point.shown):
         return Reading(None)
     ends = interval_of(point, column) or (None, None)
-    return Reading(value, *ends, values_of_seeds(point, column))
+    return Reading(value, *ends, value_by_seed(point, column))
 
 
 def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading:
@@ -460,8 +460,8 @@ def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading
     subtracted = _reading(other, column).value
     if value is None or subtracted is None:
         return Reading(None)
-    of_point = values_of_seeds(point, column)
-    of_other = values_of_seeds(other, column)
+    of_point = value_by_seed(point, column)
+    of_other = value_by_seed(other, column)
     seeds = {seed: of_point[seed] - of_other[seed] for seed in of_point if seed in of_other}
     if len(seeds) < 2:
         return Reading(value - subtracted)
@@ -469,7 +469,9 @@ def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading
     return Reading(result.estimate.value, *result.interval(), seeds)
 
 
-def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, x: str) -> list[Panel]:
+def _panels(
+    table: "pandas.DataFrame", columns: Sequence[str], names: LineNames, x: str
+) -> list[Panel]:
     """Panels of the rows of a table: one for each value of `columns`.
 
     Without columns, they are as in a report's figures for each part of what was measured: by step
@@ -495,18 +497,18 @@ def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, x: 
         if by_method:  # the last columns are those of the method, which has one name
             headings = [*headings[: -len(METHOD)], line_name(*key[-len(METHOD) :])]
             columns = METHOD
-        for group in [Group("", part)] if columns else groups(part):
+        for group in [Group("", part)] if columns else panel_groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
             few = len({marks[id(point)].x for point in group.points}) <= MANY
             marked = functools.partial(mark, shape=None if few else "")
-            lines = lines_of(group.points, points, marked, names)
-            others = [line.marks for line in marks_of(group.others, mark)]
-            trained = sorted({float(point.train_len) for point in group.points})
+            lines = lines_of_methods(group.points, points, marked, names)
+            others = [line.marks for line in marked_lines(group.others, mark)]
+            train_lens = sorted({float(point.train_len) for point in group.points})
             if x == "multiple":
-                trained = [1.0]
+                train_lens = [1.0]
             elif x == "step":
-                trained = []
-            panel = Panel(heading, lines, others=others, trained=trained)
+                train_lens = []
+            panel = Panel(heading, lines, grey_lines=others, train_lens=train_lens)
             if [line.name for line in lines] == [heading]:  # the heading names the one line
                 panel = without_names(panel)
             panels.append(panel)
@@ -527,7 +529,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     else:
         low, high = y_ends(list(table.mark), level, bent, "y" in log)
         if drawn.x == "step" and level is None and "y" not in log:
-            low, high = y_ends_by_step((mark.x, mark.y) for mark in table.mark)
+            low, high = late_loss_range((mark.x, mark.y) for mark in table.mark)
     if options.ylim[0] is not None:
         low = options.ylim[0]
     if options.ylim[1] is not None:
@@ -555,7 +557,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
 
 
 def _caption(
-    table: "pandas.DataFrame", drawn: Quantities, names: Names, scales: str, bars: str
+    table: "pandas.DataFrame", drawn: Quantities, names: LineNames, scales: str, bars: str
 ) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and lines that do not state it."""
     lines = _section_lines(table, names)
@@ -571,7 +573,7 @@ def _caption(
             " without an extension, else over the seeds that both lines have."
         )
     shown = table[table.mark.notna()]
-    lines.append(line_of(scales, *_bars_lines(shown, bars)))
+    lines.append(joined_sentences(scales, *_bars_lines(shown, bars)))
     lost = _lost_line(table)
     if lost:
         lines.append(lost)
@@ -580,7 +582,7 @@ def _caption(
         if mark.low is not None:  # an interval may end at 0
             barred.append(point)
     measured = [point for point in barred if isinstance(point, CurvePoint) and not point.foreign]
-    lines += sentences(two_seeds(measured))
+    lines += as_sentences(two_seeds(measured))
     if any(point.untested for point in table.point):
         lines.append("* a pair its authors have not tested.")
     return lines
@@ -591,8 +593,8 @@ def _usual_bars(shown: "pandas.DataFrame") -> str:
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)
         # Intervals of paired differences hide no lines.
-        values = [getattr(point, basis) for point in points] if basis in UNPAIRED else [0.0]
-        if hide_lines(points, basis, max(values) - min(values)):
+        values = [getattr(point, basis) for point in points] if basis in UNPAIRED_COLUMNS else [0.0]
+        if bars_hide_lines(points, basis, max(values) - min(values)):
             return HIDDEN
     return INTERVAL
 
@@ -600,7 +602,7 @@ def _usual_bars(shown: "pandas.DataFrame") -> str:
 def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
     """Sentences on the bars of drawn points, one for each basis."""
     if bars == HIDDEN:
-        return [TOO_WIDE]
+        return [BARS_TOO_WIDE]
     lines = []
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)
@@ -616,8 +618,8 @@ def _shared_line(points: Sequence[Point], others: Sequence[Point], bars: str) ->
     column = "accuracy" if isinstance(points[0], Score) else "nll"
     counts = []
     for point, other in zip(points, others, strict=True):
-        of_other = values_of_seeds(other, column)
-        n_shared = len([seed for seed in values_of_seeds(point, column) if seed in of_other])
+        of_other = value_by_seed(other, column)
+        n_shared = len([seed for seed in value_by_seed(point, column) if seed in of_other])
         # the reference itself has no interval
         if n_shared > 1 and point is not other:
             counts.append(n_shared)
@@ -633,7 +635,7 @@ def _shared_line(points: Sequence[Point], others: Sequence[Point], bars: str) ->
     )
 
 
-def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
+def _section_lines(table: "pandas.DataFrame", names: LineNames) -> list[str]:
     """Line of each source and section on what was measured; of more than SECTIONS the number."""
     lines: dict[str, None] = {}
     sections = grouped(table.point, lambda point: (point.source, point.section))

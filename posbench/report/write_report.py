@@ -15,7 +15,7 @@ from posbench.common.csv_records import to_csv
 from posbench.common.files import read_bytes, write_atomic
 from posbench.evaluation.registry import find_protocol
 from posbench.report.explore import explore_page
-from posbench.report.figures.registry import OVERALL, figures_of, kind_of, report_figures
+from posbench.report.figures.registry import OVERALL_KIND, figures_of, kind_of, report_figures
 from posbench.report.figures.style import write_figure
 from posbench.report.figures.uncertainty import INTERVAL
 from posbench.report.frame import RECORDS
@@ -142,7 +142,7 @@ def draw(
     """Draw every section of points, steps or scores. Returns {name: its png and svg} for each
     section.
 
-    The first section of points has those of OVERALL too. The first section of a kind gives
+    The first section of points has those of OVERALL_KIND too. The first section of a kind gives
     curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes."""
     drawn = []
     counts = Counter()
@@ -153,7 +153,7 @@ def draw(
         drawn.append(_draw_kind(kind, section, Path(out_dir), title, bars, ending))
     points = [point for section in sections for point in section if isinstance(point, CurvePoint)]
     if points:
-        drawn[0] |= _draw_kind(OVERALL, points, Path(out_dir), title, bars)
+        drawn[0] |= _draw_kind(OVERALL_KIND, points, Path(out_dir), title, bars)
     return drawn
 
 

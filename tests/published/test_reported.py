@@ -14,7 +14,7 @@ from labelled import labelled
 from test_figures import texts
 
 from posbench.common.csv_records import from_csv
-from posbench.report.figures.method_lines import Names, groups
+from posbench.report.figures.method_lines import LineNames, panel_groups
 from posbench.report.records import Score, methods, read_points, sections
 from posbench.report.seed_marks import MARK
 from posbench.report.tables import position_tables, score_tables, tables
@@ -112,8 +112,8 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
         said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
-        names = Names(labelled(curve))
-        for panel in groups(names.points):
+        names = LineNames(labelled(curve))
+        for panel in panel_groups(names.points):
             lines = [
                 names.line(next(iter(cell.values())), panel.points)
                 for cell in methods(panel.points).values()

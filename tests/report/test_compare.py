@@ -17,7 +17,7 @@ from test_report_html import Page, describe
 
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
-from posbench.report.figures.captions import caption
+from posbench.report.figures.captions import curve_caption
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.report.table_formats import LONG, METHOD, Table
@@ -203,7 +203,7 @@ def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
     )
     assert any(
         "as paper.csv states them" in line and "not paired" in line
-        for line in caption(curve, relative=True)
+        for line in curve_caption(curve, relative=True)
     )
     write(report, beside)
     assert (
@@ -218,7 +218,8 @@ def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
     report = collect(write_run(tmp_path, "rope"), "t", "x", [csv])
     assert report.sections[0][-1].train_len == 64  # of the runs it is beside
     assert any(
-        "paper.csv states no floor" in line for line in caption(report.sections[0], relative=False)
+        "paper.csv states no floor" in line
+        for line in curve_caption(report.sections[0], relative=False)
     )
 
 

@@ -10,7 +10,7 @@ from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
 from test_figures import texts
 from test_report_html import Page
 
-from posbench.report.figures.within_windows import edges
+from posbench.report.figures.within_windows import edges_around
 from posbench.report.records import ContextPoint, read_points
 from posbench.report.tables import context_table
 from posbench.statistics.clustered import student_quantile
@@ -253,5 +253,5 @@ def test_the_figure_says_what_was_measured(built):
 
 @pytest.mark.parametrize(("half", "cut"), [(None, False), (0.1, False), (5.0, True)])
 def test_wide_intervals_do_not_flatten_the_lines(half, cut):
-    low, high, beyond = edges([(4.0, half), (3.0, half)])
+    low, high, beyond = edges_around([(4.0, half), (3.0, half)])
     assert beyond is cut and 2.5 < low < 3 and 4 < high < 4.5

@@ -12,9 +12,9 @@ from labelled import labelled, method_of
 from matplotlib.patches import Rectangle
 
 from posbench.report.figures import differences, loss_curves
-from posbench.report.figures.captions import caption
+from posbench.report.figures.captions import curve_caption
 from posbench.report.figures.lines import Mark, spread_apart
-from posbench.report.figures.method_lines import groups, lines_of, marks_of
+from posbench.report.figures.method_lines import lines_of_methods, marked_lines, panel_groups
 from posbench.report.figures.palette import (
     ENCODING_COLOURS,
     EXTENSION_LOOKS,
@@ -93,12 +93,12 @@ def grid(encodings=SIX, extensions=SEVEN, scales=("none", "log_n"), lengths=LENG
 def pens_of(curve):
     """{(encoding, extension): (colour, dash)} of each panel."""
     found, mark = [], lambda one: Mark(one.length, 0.0)
-    for group in groups(curve):
-        keys = [key for key, *_ in marks_of(group.points, mark)]
+    for group in panel_groups(curve):
+        keys = [key for key, *_ in marked_lines(group.points, mark)]
         found.append(
             {
                 key[:2]: (one.pen.colour, one.pen.dash)
-                for key, one in zip(keys, lines_of(group.points, curve, mark), strict=True)
+                for key, one in zip(keys, lines_of_methods(group.points, curve, mark), strict=True)
             }
         )
     return found
@@ -175,7 +175,7 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
         if kind == "encodings"
         else grid(("rope",), ("none", *names), ("none",))
     )
-    shown, at = groups(curve), 0 if kind == "encodings" else 1
+    shown, at = panel_groups(curve), 0 if kind == "encodings" else 1
     drawn = [
         list(dict.fromkeys((one.encoding, one.extension) for one in panel.points))
         for panel in shown
@@ -373,7 +373,7 @@ def test_the_caption_says_which_gate_failed():
         point(name, gain_lower=-0.01 if name == "alibi" else 0.1)
         for name in ("rope", "alibi", "sinusoidal")
     ]
-    (line,) = [line for line in caption(points, relative=True) if "gate failed" in line]
+    (line,) = [line for line in curve_caption(points, relative=True) if "gate failed" in line]
     parts = line.split("): ")[1].split("; ")
     assert [part.split()[0] for part in parts] == ["rope", "alibi", "sinusoidal"]
     assert ["gate failed" in part for part in parts] == [False, True, False]
@@ -450,7 +450,7 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
 )
 def test_a_tall_map_is_set_side_by_side(sizes, wanted):
     rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
-    found = differences.blocks(rows)
+    found = differences.blocks_of_rows(rows)
     assert [len(block) for block in found] == wanted and sum(found, []) == rows
 
 

@@ -6,9 +6,9 @@ import pytest
 from synthetic import CURVES, write_run
 
 from posbench.report.explore import content
-from posbench.report.figures.captions import caption
+from posbench.report.figures.captions import curve_caption
 from posbench.report.figures.lines import Mark
-from posbench.report.figures.method_lines import lines_of
+from posbench.report.figures.method_lines import lines_of_methods
 from posbench.report.figures.palette import foreign_pens
 from posbench.report.figures.style import FOREIGN_COLOURS, OKABE_ITO
 from posbench.report.frame import frame, records
@@ -63,7 +63,7 @@ def test_a_report_says_what_a_csv_beside_it_does_not_state(tmp_path, curve, csv)
     )
     report = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
     assert f"- {said}\n" in report.markdown() and said in report.table_text()
-    assert f"P{said[1:]}." in caption(curve, relative=False)
+    assert f"P{said[1:]}." in curve_caption(curve, relative=False)
     write(report, tmp_path / "out")
     *_, last = read_points(tmp_path / "out" / "curve.csv")
     assert (last.source, last.unstated) == ("paper.csv", "protocol data tokenizer")
@@ -85,7 +85,7 @@ def test_what_a_csv_states_is_said_as_stated(tmp_path):
 
 def test_a_csv_alone_states_nothing_more(csv):
     (curve,) = collect([], "t", "x", [csv]).sections
-    assert caption(curve, relative=False)[0].startswith(
+    assert curve_caption(curve, relative=False)[0].startswith(
         "data not stated, tokenizer not stated | protocol not stated: "
     )
     assert (
@@ -95,7 +95,7 @@ def test_a_csv_alone_states_nothing_more(csv):
 
 
 def test_no_line_of_others_has_a_colour_of_ours(curve):
-    pens = {(line.name, line.pen.thin): line.pen for line in lines_of(curve, curve, mark)}
+    pens = {(line.name, line.pen.thin): line.pen for line in lines_of_methods(curve, curve, mark)}
     ours, theirs = (
         [pen for (_, thin), pen in pens.items() if thin == of_others] for of_others in (False, True)
     )
@@ -105,15 +105,15 @@ def test_no_line_of_others_has_a_colour_of_ours(curve):
     } <= set(FOREIGN_COLOURS)
     assert not set(FOREIGN_COLOURS) & set(OKABE_ITO) and {pen.marker for pen in theirs} == {"x"}
     again = records(frame(curve, CurvePoint))
-    assert [line.pen for line in lines_of(again, again, mark)] == [
-        line.pen for line in lines_of(curve, curve, mark)
+    assert [line.pen for line in lines_of_methods(again, again, mark)] == [
+        line.pen for line in lines_of_methods(curve, curve, mark)
     ]
 
 
 def test_lines_of_others_do_not_change_the_looks_of_ours(curve):
     alone = [point for point in curve if not point.foreign]
-    assert [line.pen for line in lines_of(alone, alone, mark)] == [
-        line.pen for line in lines_of(curve, curve, mark)
+    assert [line.pen for line in lines_of_methods(alone, alone, mark)] == [
+        line.pen for line in lines_of_methods(curve, curve, mark)
     ][: len(FEW)]
 
 

@@ -17,7 +17,7 @@ from script_calls import call
 import posbench
 from posbench.common.errors import ConfigError
 from posbench.report.figures.lines import Mark
-from posbench.report.figures.method_lines import groups, lines_of
+from posbench.report.figures.method_lines import lines_of_methods, panel_groups
 from posbench.report.figures.palette import shades
 from posbench.report.figures.paper import SIZES
 from posbench.report.figures.style import FOREIGN_COLOURS
@@ -225,11 +225,11 @@ def test_x_is_length_a_multiple_of_the_training_length_or_the_middle_of_bins_of_
 
 def test_without_words_names_colours_and_panels_are_those_of_the_report(headline):
     curve = records(headline)
-    for axes, group in zip(posbench.plot(headline), groups(curve), strict=True):
+    for axes, group in zip(posbench.plot(headline), panel_groups(curve), strict=True):
         assert axes.get_title("left") == group.heading
         wanted = {
             line.name: line.pen.colour
-            for line in lines_of(group.points, curve, lambda point: Mark(point.length, 0.0))
+            for line in lines_of_methods(group.points, curve, lambda point: Mark(point.length, 0.0))
         }
         said = {text.get_text().replace("\n", " "): text.get_color() for text in axes.texts}
         assert {name: said.get(name) for name in wanted} == wanted

@@ -21,7 +21,7 @@ from synthetic import (
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import group_yamls
-from posbench.report.figures.captions import caption
+from posbench.report.figures.captions import curve_caption
 from posbench.report.labels import Labels
 from posbench.report.records import read_points
 from posbench.report.report import collect
@@ -274,7 +274,7 @@ def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
     said = "two seeds leave one degree of freedom: Student's t is 12.7, and 4.3 with a third seed"
     assert (
         (said in report.markdown())
-        == (f"T{said[1:]}." in caption(report.sections[0], relative=True))
+        == (f"T{said[1:]}." in curve_caption(report.sections[0], relative=True))
         == (seeds == 2)
     )
 

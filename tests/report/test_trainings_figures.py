@@ -65,7 +65,7 @@ def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in
         + trained(extension="yarn", multiples=(2, 4, 8))
         + trained("alibi", multiples=(1, 2))
     )
-    multiple, cells = trainings.at_multiple(labelled(points))
+    multiple, cells = trainings.at_common_multiple(labelled(points))
     assert multiple == 2 and set(cells) == {
         ("rope", "none", "none"),
         ("rope", "yarn", "none"),
@@ -85,7 +85,7 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
         replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01)
         for one in trained(lengths=(64,), steps=(3000,))
     ]
-    multiple, cells = trainings.at_multiple(labelled(points), trainings.STEPS)
+    multiple, cells = trainings.at_common_multiple(labelled(points), trainings.STEPS_KNOB)
     assert multiple == 4 and set(cells) == {
         ("rope", "none", "none"),
         ("rope", "pi", "none"),
@@ -105,7 +105,7 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
 
 def test_lines_join_what_only_the_knob_or_the_training_changes():
     def joined(points):
-        panels = trainings.gain(labelled(points), "t").axes
+        panels = trainings.gain_figure(labelled(points), "t").axes
         drawn = [
             [
                 line
@@ -153,20 +153,20 @@ def read_at(extension="none", lengths=(32, 64, 256), read=(32, 64, 128, 256)):
 
 
 def test_all_trainings_stand_at_the_longest_length_that_they_were_read_at():
-    length, cells = trainings.at_length(
+    length, cells = trainings.at_common_length(
         read_at() + read_at("yarn", lengths=(32, 64)) + read_at("none", read=(512,), lengths=(64,))
     )
     assert length == 256 and set(cells) == {
         ("rope", "none", "none"),
         ("rope", "yarn", "none"),
-        trainings.FLOOR,
+        trainings.FLOOR_LINE,
     }
     assert {train_len: point.nll for train_len, point in cells["rope", "none", "none"].items()} == {
         32: 2.08,
         64: 2.04,
         256: 2.01,
     }
-    assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR]) == {
+    assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR_LINE]) == {
         32,
         64,
         256,
@@ -214,7 +214,7 @@ def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_
     points = labelled(
         [point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))]
     )
-    made = trainings.steps(points, "Fine-tuned")
+    made = trainings.steps_figure(points, "Fine-tuned")
     assert [axes.get_title(loc="left") for axes in made.axes] == [
         f"Loss minus before at {length} tokens" for length in (64, 256, 1024)
     ]
@@ -233,7 +233,7 @@ def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_
         tuned(encoding="none")
     )  # 0 steps is then no longer the model that was trained
     for found in (bare, dropped):
-        assert not any(rules(axes) for axes in trainings.steps(found, "Fine-tuned").axes)
+        assert not any(rules(axes) for axes in trainings.steps_figure(found, "Fine-tuned").axes)
 
 
 def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
@@ -276,7 +276,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
             for score in asked(extension, tasks=("copy", "copy last"))
         ]
     )
-    made = trainings.accuracy_steps(scores, "Fine-tuned")
+    made = trainings.accuracy_steps_figure(scores, "Fine-tuned")
     assert [axes.get_title(loc="left").replace("\n", " ") for axes in made.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)"
         for task in ("copy", "copy last")
@@ -295,7 +295,9 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         "accuracy_steps.png",
         "accuracy_steps.svg",
     ]
-    some = trainings.accuracy_steps([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
+    some = trainings.accuracy_steps_figure(
+        [replace(score, n_seeds=1) for score in scores], "Fine-tuned"
+    )
     assert [
         any("Means leave out seeds" in text.get_text() for text in figure.texts)
         for figure in (made, some)
@@ -322,23 +324,23 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
         apart,
         child,
     ):
-        assert trainings.gain(labelled(found), "t") is None
+        assert trainings.gain_figure(labelled(found), "t") is None
     short = read_at(read=(32, 64, 128))  # shorter than the longest training
     other = [replace(point, setting=f"{point.train_len // 8} targets") for point in read_at()]
     children = [replace(point, encoding="rope tuned from rope") for point in read_at()]
     for found in ([], read_at(lengths=(64,)), short, other, children, from_file(read_at())):
-        assert trainings.frontier(labelled(found), "t") is None
+        assert trainings.frontier_figure(labelled(found), "t") is None
     scratch = [
         replace(point, encoding=point.encoding.replace(" tuned from rope-64", ""))
         for point in tuned()
     ]
     for found in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
-        assert trainings.steps(labelled(found), "t") is None
+        assert trainings.steps_figure(labelled(found), "t") is None
     for found in (
         asked("none", numbers=(30,)),
         [replace(score, encoding="rope") for score in asked("none")],
     ):
-        assert trainings.accuracy_steps(labelled(found), "t") is None
+        assert trainings.accuracy_steps_figure(labelled(found), "t") is None
 
 
 def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
@@ -351,7 +353,7 @@ def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
             for number, one in enumerate(both)
         ]
     )
-    made = trainings.floors(points, "t")
+    made = trainings.floors_figure(points, "t")
     assert [axes.get_title(loc="left") for axes in made.axes] == ["rope", "rope + pi"]
     for axes, extension in zip(made.axes, ("none", "pi"), strict=True):
         last = [one for one in points if one.extension == extension and one.length == 256]
@@ -363,4 +365,4 @@ def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
         assert list(nll.get_ydata()) == [one.nll for one in last] and list(floor.get_ydata()) == [
             one.floor for one in last
         ]
-    assert trainings.floors(labelled(trained()), "t") is None  # lengths differ, and no steps
+    assert trainings.floors_figure(labelled(trained()), "t") is None  # lengths differ, and no steps

@@ -13,7 +13,7 @@ import posbench
 from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines
 from posbench.report import plot
-from posbench.report.figures.validations import figure, y_ends_by_step
+from posbench.report.figures.validations import figure, late_loss_range
 from posbench.report.plot import Options, draw_figure
 from posbench.report.records import StepPoint
 from posbench.results.validations import read_step_losses
@@ -147,7 +147,7 @@ def test_plotting_what_no_training_logged_is_refused(runs, tmp_path, capfd):
 
 
 def test_an_axis_leaves_out_the_fall_of_the_first_steps_alone():
-    low, high = y_ends_by_step([(1, 9.0), (10, 4.0), (50, 3.0), (100, 2.0), (100, 7.0)])
+    low, high = late_loss_range([(1, 9.0), (10, 4.0), (50, 3.0), (100, 2.0), (100, 7.0)])
     assert low == pytest.approx(2.0 - 0.3) and high == pytest.approx(7.0 + 0.3)
 
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from posbench.report.figures.captions import (
     LINEAR,
     LOG,
+    as_sentences,
     extension_name,
-    line_of,
+    joined_sentences,
     scales_line,
-    sentences,
     shortened,
 )
 from posbench.report.figures.lines import (
@@ -29,7 +29,13 @@ from posbench.report.figures.lines import (
     name_column_widths,
     text_width,
 )
-from posbench.report.figures.method_lines import Group, Names, groups, lines_of, marks_of
+from posbench.report.figures.method_lines import (
+    Group,
+    LineNames,
+    lines_of_methods,
+    marked_lines,
+    panel_groups,
+)
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
@@ -43,14 +49,14 @@ from posbench.report.figures.style import (
     set_up_octaves_x,
     write_note,
 )
-from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
+from posbench.report.figures.uncertainty import INTERVAL, bars_line, mark_with_bar
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, grouped, span, tick_lengths
 from posbench.report.scores import GUESSES
 
-HEADING = 8.4  # points of the name of a map
-CELL, ROW = 34, 15  # points: width and height of a cell of a map
-WIDEST = 900  # points of a row of maps or panels
+HEADING_FONT = 8.4  # points of the name of a map
+CELL_WIDTH, ROW_HEIGHT = 34, 15  # points: width and height of a cell of a map
+WIDEST_ROW = 900  # points of a row of maps or panels
 Cells = Mapping[tuple[int, int], Score]  # by row and length
 
 
@@ -59,31 +65,33 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
     """Figure of one section: a panel for each part of a task and group of methods."""
     mark = functools.partial(_mark, bars=bars)
     scores = [score for score in section if score.depth is None]
-    shown = groups(scores)
+    shown = panel_groups(scores)
     lengths = tick_lengths(score.length for score in section)
     rows = []
     for task, of_task in grouped(scores, lambda score: score.task).items():
         row = []
         for group in shown:
-            scales = functools.partial(
+            set_up_axes = functools.partial(
                 _set_up, lengths=lengths, train_len=section[0].train_len, first=not row
             )
             lines = _guess_lines(of_task) + _task_lines(group, task, scores, mark)
             others = [score for score in group.others if score.task == task]
-            grey = [line.marks for line in marks_of(others, mark)]
+            grey = [line.marks for line in marked_lines(others, mark)]
             heading = f"{task}: {group.heading}" if group.heading else task
-            row.append(Panel(heading, lines, scales, grey))
+            row.append(Panel(heading, lines, set_up_axes, grey))
         rows.append(row)
     task_width = len(shown) * (PANEL_WIDTH + SPACE_BETWEEN) + sum(name_column_widths(rows))
-    tasks_in_row = max(1, int(WIDEST // task_width))
+    tasks_in_row = max(1, int(WIDEST_ROW // task_width))
     rows = [list(itertools.chain(*of_tasks)) for of_tasks in in_rows(rows, tasks_in_row)]
-    first, *others = caption_lines(section)
+    first, *others = question_lines(section)
     of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
-    return draw_panels(title, rows, [first, line_of(scales_line(LOG, LINEAR), of_bars), *others])
+    return draw_panels(
+        title, rows, [first, joined_sentences(scales_line(LOG, LINEAR), of_bars), *others]
+    )
 
 
 def _mark(score: Score, bars: str) -> Mark | None:
-    return barred_mark(score, score.length, "accuracy", bars) if score.shown else None
+    return mark_with_bar(score, score.length, "accuracy", bars) if score.shown else None
 
 
 def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
@@ -102,7 +110,7 @@ def _task_lines(
     of_task = [score for score in group.points if score.task == task]
     lengths = sorted({score.length for score in of_task})
     lines = []
-    for line in lines_of(of_task, scores, mark):
+    for line in lines_of_methods(of_task, scores, mark):
         marks = {measured.x: measured for measured in line.marks}
         unbroken = [marks.get(length) or Mark(length, math.nan) for length in lengths]
         lines.append(replace(line, marks=unbroken))
@@ -137,7 +145,7 @@ def methods_map(section: list[Score], title: str):
         first.setdefault(score.method, score)
     if len(first) < 3 or len(lengths) < 2:
         return None
-    names = Names(section)
+    names = LineNames(section)
     row_names = [names.line(score, section) for score in first.values()]
     methods = list(first)
     maps: dict[str, Cells] = {}
@@ -146,7 +154,7 @@ def methods_map(section: list[Score], title: str):
     text = f"Rows: methods; columns: length in tokens, trained at {section[0].train_len}."
     if not all(score.shown for score in section):
         text += " Grey: never learned."
-    return _draw_maps(title, maps, row_names, lengths, [text, *caption_lines(section)])
+    return _draw_maps(title, maps, row_names, lengths, [text, *question_lines(section)])
 
 
 @report_figure("accuracy", "depth", "Accuracy by length and depth", place=3)
@@ -161,11 +169,11 @@ def depth_maps(section: list[Score], title: str):
     lengths = tick_lengths(score.length for score in scores)
     depths = sorted({score.depth for score in scores})
     maps: dict[str, Cells] = {}
-    for (task, *method), own_scores in grouped(
+    for (task, *method), of_method in grouped(
         scores, lambda score: (score.task, *score.method)
     ).items():
-        heading = f"{task}\n{shortened(method[0])}, {extension_name(method, own_scores)}"
-        maps[heading] = {(depths.index(score.depth), score.length): score for score in own_scores}
+        heading = f"{task}\n{shortened(method[0])}, {extension_name(method, of_method)}"
+        maps[heading] = {(depths.index(score.depth), score.length): score for score in of_method}
     texts = span(score.n_texts for score in scores)
     noun = "text" if texts == "1" else "texts"
     text = (
@@ -173,7 +181,7 @@ def depth_maps(section: list[Score], title: str):
         f" {texts} {noun} a cell."
     )
     row_names = [f"{depth:.2g}" for depth in depths]
-    return _draw_maps(title, maps, row_names, lengths, [text, *caption_lines(section)])
+    return _draw_maps(title, maps, row_names, lengths, [text, *question_lines(section)])
 
 
 def _draw_maps(
@@ -182,19 +190,19 @@ def _draw_maps(
     """Figure of maps beside one another, whose rows are named left of the first."""
     above = 22 + 11 * max(heading.count("\n") for heading in maps)
     names_width = 14 + max(map(text_width, rows))
-    map_width = CELL * len(lengths)
-    map_height = ROW * len(rows)
-    headings_width = max(text_width(heading, HEADING, "bold") for heading in maps)
+    map_width = CELL_WIDTH * len(lengths)
+    map_height = ROW_HEIGHT * len(rows)
+    headings_width = max(text_width(heading, HEADING_FONT, "bold") for heading in maps)
     step = max(map_width, headings_width) + 20
     row_height = above + map_height + 34
-    columns = max(1, min(len(maps), int(WIDEST // step)))
+    columns = max(1, min(len(maps), int(WIDEST_ROW // step)))
     frame = Frame(title, names_width + columns * step, math.ceil(len(maps) / columns) * row_height)
     for index, (heading, scores) in enumerate(maps.items()):
         line, column = divmod(index, columns)
         left = names_width + column * step
         axes = frame.axes(left, line * row_height + above, map_width, map_height)
         _set_up_map(axes, lengths, rows, with_names=column == 0)
-        write_note(axes, heading, (0, 0), (0, 5), fontsize=HEADING, fontweight="bold")
+        write_note(axes, heading, (0, 0), (0, 5), fontsize=HEADING_FONT, fontweight="bold")
         for row, length in itertools.product(range(len(rows)), lengths):
             if (row, length) not in scores:
                 draw_unmeasured(axes, lengths.index(length), row)
@@ -231,9 +239,9 @@ def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
         draw_cell(axes, lengths.index(length), row, ground, text, INKS[1:], size=7)
 
 
-def caption_lines(section: list[Score]) -> list[str]:
+def question_lines(section: list[Score]) -> list[str]:
     """Lines on the questions, and on the trainings that have not learned them."""
     first = section[0]
     questions = questions_of(section)
     line = f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions}."
-    return [line, *sentences(unlearned(section))]
+    return [line, *as_sentences(unlearned(section))]

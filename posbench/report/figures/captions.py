@@ -7,10 +7,10 @@ from posbench.report.footnotes import targets_of, unstated_lines
 from posbench.report.method_words import parts_joined, source_suffix
 from posbench.report.records import ContextPoint, CurvePoint, as_stated, span, two_seeds
 
-LONGEST = 60  # characters of a name
+LONGEST_NAME = 60  # characters of a name
 LINEAR = "linear"
 LOG = "logarithmic"
-BENT = "linear to 0.1, logarithmic beyond"  # of differences
+LINEAR_THEN_LOG = "linear to 0.1, logarithmic beyond"  # of differences
 
 
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
@@ -31,19 +31,19 @@ def line_name(encoding: str, *others: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Name of at most LONGEST characters: both ends of a longer one."""
-    if len(text) <= LONGEST:
+    """Name of at most LONGEST_NAME characters: both ends of a longer one."""
+    if len(text) <= LONGEST_NAME:
         return text
-    half = LONGEST // 2
+    half = LONGEST_NAME // 2
     return f"{text[:half]} ... {text[5 - half :]}"
 
 
-def line_of(*sentences: str) -> str:
+def joined_sentences(*sentences: str) -> str:
     """Sentences as one line of a caption, without empty ones."""
     return " ".join(filter(None, sentences))
 
 
-def sentences(notes: Iterable[str]) -> list[str]:
+def as_sentences(notes: Iterable[str]) -> list[str]:
     """Notes as sentences of a caption."""
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
@@ -59,7 +59,7 @@ def scales_line(x: str, y: str) -> str:
     return f"Scales: x {x}; y {y}."
 
 
-def caption(
+def curve_caption(
     curve: list[CurvePoint], relative: bool, scales: str = "", bars: str = INTERVAL
 ) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks.
@@ -70,20 +70,20 @@ def caption(
     lines = [data_line(curve, targets_of(first))]
     if scales:
         of_bars = bars_line(curve, "difference" if relative else "nll", bars)
-        lines.append(line_of(scales, of_bars))
-    floors = _floors(curve)
+        lines.append(joined_sentences(scales, of_bars))
+    floors = _floor_of_each_encoding(curve)
     if floors:
         lines.append(
             f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half"
             f" (nats/token): {'; '.join(floors)}."
         )
-    lines += sentences(two_seeds(curve))
+    lines += as_sentences(two_seeds(curve))
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
-    return lines + of_files(curve, relative)
+    return lines + csv_lines(curve, relative)
 
 
-def _floors(curve: list[CurvePoint]) -> list[str]:
+def _floor_of_each_encoding(curve: list[CurvePoint]) -> list[str]:
     """Floor and G of each encoding, such as "rope 2.345 (G 0.012, gate failed)"."""
     encodings = {
         point.encoding + source_suffix(point.source): point
@@ -111,7 +111,7 @@ def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> s
     return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} {noun}"
 
 
-def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
+def csv_lines(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines on losses that were read from CSVs."""
     from_csv = [point for point in curve if point.source]
     of_runs = sorted({point.source for point in from_csv if not point.foreign})
@@ -124,12 +124,16 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
             f"Thin lines and their bars: as {' and '.join(of_others)} states them, or over its"
             " seeds; not paired."
         )
-    lines += sentences(unstated_lines(curve))
-    no_floor = sorted({point.source for point in from_csv if point.foreign and point.floor is None})
-    rest = [point for point in curve if point.source not in no_floor]
-    rest_has_floors = rest and all(
-        point.difference is not None or point.nll is None for point in rest
+    lines += as_sentences(unstated_lines(curve))
+    sources_without_floor = sorted(
+        {point.source for point in from_csv if point.foreign and point.floor is None}
     )
-    if no_floor and not relative and rest_has_floors:
-        lines.append(f"Losses, not differences: {', '.join(no_floor)} states no floor.")
+    others = [point for point in curve if point.source not in sources_without_floor]
+    all_others_have_floors = others and all(
+        point.difference is not None or point.nll is None for point in others
+    )
+    if sources_without_floor and not relative and all_others_have_floors:
+        lines.append(
+            f"Losses, not differences: {', '.join(sources_without_floor)} states no floor."
+        )
     return lines

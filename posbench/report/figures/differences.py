@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from posbench.report.figures.captions import (
-    caption,
+    as_sentences,
+    curve_caption,
     extension_name,
-    sentences,
     shortened,
 )
 from posbench.report.figures.lines import text_width
-from posbench.report.figures.loss_curves import limits
+from posbench.report.figures.loss_curves import axis_limits
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
     BROKEN_FROM,
@@ -39,25 +39,25 @@ from posbench.report.table_formats import LEVEL
 from posbench.report.tables import heading, verdict
 
 # points, of a map: height and width of a cell, space between blocks, above and below them
-LOW, CELL = 12.5, 40
-SPACE, ABOVE, UNDER = 26, 24, 52
-SWATCH = 16, 8  # width and height of the legend of a cell that was not measured
-TALL = 45  # rows in one block of a map, unless one encoding has more
-STEPS = 80  # of a colour scale
+CELL_HEIGHT, CELL_WIDTH = 12.5, 40
+BLOCK_DISTANCE, SPACE_ABOVE_MAP, SPACE_UNDER_MAP = 26, 24, 52
+SWATCH_SIZE = 16, 8  # width and height of the legend of a cell that was not measured
+MOST_ROWS = 45  # rows in one block of a map, unless one encoding has more
+COLOUR_STEPS = 80  # of a colour scale
 
 # points, of intervals: height of a row and least width of a panel, space between panels, above
 # and below them
-ROW, PANEL = 13, 104
-BETWEEN, BLOCK_GAP = 14, 16
-HEAD, BENEATH = 34, 34
-MOST = 3  # lengths with intervals
-UNDECIDED = "#7a7a7a"
+ROW_HEIGHT, LEAST_PANEL_WIDTH = 13, 104
+PANEL_DISTANCE, BLOCK_GAP = 14, 16
+SPACE_ABOVE_PANELS, SPACE_UNDER_PANELS = 34, 34
+MOST_LENGTHS = 3  # lengths with intervals
+UNDECIDED_COLOUR = "#7a7a7a"
 Reading = tuple[float | None, float | None]  # a difference and half of its interval
 Value = Callable[[CurvePoint], Reading]
 Cells = dict[tuple, dict[int, CurvePoint]]  # {method: {length: point}}
 
 
-def _measured(points: list[CurvePoint]) -> Cells:
+def _cells_with_a_difference(points: list[CurvePoint]) -> Cells:
     """Points of the methods that have a difference to the floor at any length."""
     return {
         method: cell
@@ -115,11 +115,11 @@ def heatmap(curve: list[CurvePoint], title: str):
 
     None if fewer than LEAST_METHODS methods have a difference.
     """
-    cells = _measured(curve)
+    cells = _cells_with_a_difference(curve)
     if len(cells) < LEAST_METHODS:
         return None
     lengths = tick_lengths(point.length for point in curve)
-    shown = blocks(ordered(cells))
+    shown = blocks_of_rows(methods_best_first(cells))
     colours = _colours(cells)
     names = _row_names(cells)
     names_width = max(text_width(name, FONT_SIZE) for name in names.values()) + 12
@@ -127,13 +127,13 @@ def heatmap(curve: list[CurvePoint], title: str):
         max(text_width(shortened(method[0]), FONT_SIZE, "bold") for method in cells) + 12
     )
     labels_width = encodings_width + names_width
-    grid_width = CELL * len(lengths)
+    grid_width = CELL_WIDTH * len(lengths)
     block_width = labels_width + grid_width
-    height = ABOVE + LOW * max(map(len, shown)) + UNDER
-    frame = Frame(title, len(shown) * block_width + (len(shown) - 1) * SPACE, height)
+    height = SPACE_ABOVE_MAP + CELL_HEIGHT * max(map(len, shown)) + SPACE_UNDER_MAP
+    frame = Frame(title, len(shown) * block_width + (len(shown) - 1) * BLOCK_DISTANCE, height)
     for index, rows in enumerate(shown):
-        left = index * (block_width + SPACE) + labels_width
-        axes = frame.axes(left, ABOVE, grid_width, LOW * len(rows))
+        left = index * (block_width + BLOCK_DISTANCE) + labels_width
+        axes = frame.axes(left, SPACE_ABOVE_MAP, grid_width, CELL_HEIGHT * len(rows))
         axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
         for line, method in enumerate(rows):
             for place, length in enumerate(lengths):
@@ -155,14 +155,14 @@ def heatmap(curve: list[CurvePoint], title: str):
         axes.spines[:].set_color(GREY)
     scale_width = min(220, frame.width) / frame.width
     scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
-    _draw_scale(scale, colours)
-    if _unmeasured(cells, lengths):
-        _draw_swatch(frame, min(220, frame.width) + SPACE)
+    _draw_colour_scale(scale, colours)
+    if _has_unmeasured_cell(cells, lengths):
+        _draw_swatch(frame, min(220, frame.width) + BLOCK_DISTANCE)
     frame.caption(_map_caption(curve, cells, colours.edge), up=12, least=80)
     return frame.figure
 
 
-def _unmeasured(cells: Cells, lengths: Sequence[int]) -> bool:
+def _has_unmeasured_cell(cells: Cells, lengths: Sequence[int]) -> bool:
     """True if a cell of the map has neither a difference nor a loss that is not finite."""
     for cell in cells.values():
         for length in lengths:
@@ -174,7 +174,7 @@ def _unmeasured(cells: Cells, lengths: Sequence[int]) -> bool:
 
 def _draw_swatch(frame: Frame, left: float) -> None:
     """Draw the legend of cells that were not measured, `left` points from the left edge."""
-    wide, tall = SWATCH
+    wide, tall = SWATCH_SIZE
     place = [left / frame.width, 34 / frame.height, wide / frame.width, tall / frame.height]
     axes = frame.figure.add_axes(place)
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
@@ -216,7 +216,7 @@ def _in_few_digits(difference: float) -> str:
     return f"{difference:+.2f}" if size < 100 else f"{difference:+.0f}"
 
 
-def ordered(cells: Cells) -> list[tuple]:
+def methods_best_first(cells: Cells) -> list[tuple]:
     """Methods by encoding in the given order, and within an encoding the best first.
 
     That is by mean difference beyond the training length, or at all lengths where none is beyond.
@@ -234,27 +234,28 @@ def ordered(cells: Cells) -> list[tuple]:
     return sorted(cells, key=lambda method: (encodings.index(method[0]), mean(method)))
 
 
-def blocks(rows: list[tuple]) -> list[list[tuple]]:
-    """Blocks of rows to draw side by side, of about equal height; several for more than TALL rows.
+def blocks_of_rows(rows: list[tuple]) -> list[list[tuple]]:
+    """Blocks of rows to draw side by side, of about equal height; several for more than MOST_ROWS
+    rows.
 
     Each has all rows of its encodings."""
-    count = math.ceil(len(rows) / TALL)
+    count = math.ceil(len(rows) / MOST_ROWS)
     height = math.ceil(len(rows) / count)
     result: list[list[tuple]] = [[]]
     for of_encoding in grouped(rows, lambda row: row[0]).values():
         block = result[-1]
-        too_tall = len(block) + len(of_encoding) > TALL
+        too_tall = len(block) + len(of_encoding) > MOST_ROWS
         if block and (len(block) >= height or too_tall):
             result.append([])
         result[-1].extend(of_encoding)
     return result
 
 
-def _draw_scale(axes, colours: Colours) -> None:
+def _draw_colour_scale(axes, colours: Colours) -> None:
     """Draw the colour scale as vectors; an image could not be in a page that loads nothing."""
-    for step in range(STEPS):
-        colour = colours.map((step + 0.5) / STEPS)
-        axes.axvspan(step / STEPS, (step + 1) / STEPS, color=colour, linewidth=0.2)
+    for step in range(COLOUR_STEPS):
+        colour = colours.map((step + 0.5) / COLOUR_STEPS)
+        axes.axvspan(step / COLOUR_STEPS, (step + 1) / COLOUR_STEPS, color=colour, linewidth=0.2)
     places, labels = difference_ticks(-colours.edge, colours.edge, (0, 0.1, 1, 4))
     xticks = [float(colours.norm(place)) for place in places]
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=xticks, xticklabels=labels)
@@ -274,31 +275,32 @@ def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str
     if bars:
         lines.append(f"~ zero lies inside the {bars}.")
     if any(point.half_width is None for point in measured):
-        some = "Numbers of files without the loss of every target have no interval."
-        lines.append(some if bars else "There are no intervals.")
+        sentence = "Numbers of files without the loss of every target have no interval."
+        lines.append(sentence if bars else "There are no intervals.")
     if any(abs(point.difference) > edge for point in measured):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
-    if _unmeasured(cells, tick_lengths(point.length for point in curve)):
+    if _has_unmeasured_cell(cells, tick_lengths(point.length for point in curve)):
         lines.append("Hatched: not evaluated there (refused, without effect, or missing).")
     if any(point.nll is None for point in points):
         lines.append("nan: the loss is not finite.")
-    lines += sentences(mark_lines(points))
-    return lines + caption(points, relative=False)
+    lines += as_sentences(mark_lines(points))
+    return lines + curve_caption(points, relative=False)
 
 
 @report_figure("curve", "differences", "Intervals", place=3)
 def intervals(curve: list[CurvePoint], title: str):
-    """Forest plot: a row for each method, a panel for each of at most MOST lengths beyond training.
+    """Forest plot: a row for each method, a panel for each of at most MOST_LENGTHS lengths beyond
+    training.
 
     One block of panels shows the loss minus the floor, a second one the loss minus that without an
     extension. None if fewer than LEAST_METHODS methods have a difference.
     """
     points = [point for point in curve if not point.foreign and point.length > point.train_len]
-    cells = _measured(points)
+    cells = _cells_with_a_difference(points)
     if len(cells) < LEAST_METHODS:
         return None
     lengths = sorted({length for cell in cells.values() for length in cell})
-    if len(lengths) > MOST:
+    if len(lengths) > MOST_LENGTHS:
         lengths = [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
     values: dict[str, Value] = {"minus the floor": _difference}
     if any(point.change is not None for point in points if point.length in lengths):
@@ -306,19 +308,25 @@ def intervals(curve: list[CurvePoint], title: str):
     measured = [point for cell in cells.values() for point in cell.values()]
     shown = [point for point in measured if point.length in lengths]
     rows = _interval_rows(cells, lengths[-1])
-    names_width = 24 + max(text_width(name, FONT_SIZE, _weight(row)) for row, name in rows.items())
-    panel_width = max(PANEL, 210 / len(lengths))
+    names_width = 24 + max(
+        text_width(name, FONT_SIZE, _font_weight(row)) for row, name in rows.items()
+    )
+    panel_width = max(LEAST_PANEL_WIDTH, 210 / len(lengths))
     panels = len(values) * len(lengths)
-    across = names_width + panels * panel_width + panels * BETWEEN + BLOCK_GAP * (len(values) - 1)
-    frame = Frame(title, across, HEAD + ROW * len(rows) + BENEATH)
+    across = (
+        names_width + panels * panel_width + panels * PANEL_DISTANCE + BLOCK_GAP * (len(values) - 1)
+    )
+    frame = Frame(title, across, SPACE_ABOVE_PANELS + ROW_HEIGHT * len(rows) + SPACE_UNDER_PANELS)
     for block, (name, value) in enumerate(values.items()):
-        edges = _edges([value(point) for point in shown])
+        edges = _x_ends([value(point) for point in shown])
         for column, length in enumerate(lengths):
             index = block * len(lengths) + column
-            left = names_width + index * panel_width + index * BETWEEN + BLOCK_GAP * block
-            axes = frame.axes(left, HEAD, panel_width, ROW * len(rows))
-            here = {method: value(cell[length]) for method, cell in cells.items() if length in cell}
-            _panel(axes, rows, here, edges)
+            left = names_width + index * panel_width + index * PANEL_DISTANCE + BLOCK_GAP * block
+            axes = frame.axes(left, SPACE_ABOVE_PANELS, panel_width, ROW_HEIGHT * len(rows))
+            readings = {
+                method: value(cell[length]) for method, cell in cells.items() if length in cell
+            }
+            _draw_panel(axes, rows, readings, edges)
             axes.set_title(heading(length, curve[0].train_len), fontsize=FONT_SIZE, pad=4)
             if column == 0:
                 style = {"xycoords": "axes fraction", "fontsize": 9.5, "fontweight": "bold"}
@@ -352,7 +360,7 @@ def _interval_rows(cells: Cells, longest: int) -> dict[tuple, str]:
         at_longest[method] = {longest: cell[longest]} if longest in cell else cell
     names = _row_names(cells)
     rows: dict[tuple, str] = {}
-    for method in ordered(at_longest):
+    for method in methods_best_first(at_longest):
         encoding = method[0]
         heading = (encoding,)
         if heading not in rows:
@@ -365,15 +373,17 @@ def _is_heading(row: tuple) -> bool:
     return len(row) == 1
 
 
-def _weight(row: tuple) -> str:
+def _font_weight(row: tuple) -> str:
     return "bold" if _is_heading(row) else "normal"
 
 
-def _edges(readings: list[Reading]) -> tuple[float, float]:
-    """Ends of x: intervals are inside as far as `limits` allows, with some room left of zero."""
+def _x_ends(readings: list[Reading]) -> tuple[float, float]:
+    """Ends of x: intervals are inside as far as `axis_limits` allows, with some room left of
+    zero.
+    """
     finite = [(mean, half or 0.0) for mean, half in readings if mean is not None]
     ends = [mean + sign * half for mean, half in finite for sign in (1, -1)]
-    low, high = limits(ends, relative=True)
+    low, high = axis_limits(ends, relative=True)
     return min(low, -LINEAR_UP_TO / 2), high
 
 
@@ -382,11 +392,11 @@ def _write_row_names(axes, rows: dict[tuple, str], names_width: float) -> None:
     for line, (row, name) in enumerate(rows.items()):
         indent = 4 if _is_heading(row) else 12
         write_note(
-            axes, name, (0, line), (indent - names_width, 0), fontweight=_weight(row), **style
+            axes, name, (0, line), (indent - names_width, 0), fontweight=_font_weight(row), **style
         )
 
 
-def _panel(
+def _draw_panel(
     axes, rows: Collection[tuple], values: Mapping[tuple, Reading], edges: tuple[float, float]
 ) -> None:
     """Draw the values of the methods among `rows` with their intervals."""
@@ -416,7 +426,7 @@ def _draw_interval(
     low, high = edges
     colour = GAIN_COLOUR if mean < 0 else FAIL_COLOUR
     if half is None or abs(mean) <= half:
-        colour = UNDECIDED
+        colour = UNDECIDED_COLOUR
     if half is not None:
         style = {"linewidth": 1.6, "solid_capstyle": "butt", "zorder": 3}
         axes.plot([mean - half, mean + half], [line, line], color=colour, **style)
@@ -444,5 +454,5 @@ def _interval_caption(points: list[CurvePoint], changed: bool) -> list[str]:
             "No extension: the same trainings, targets and length, with no scale but the one of the"
             " training."
         )
-    lines += sentences(mark_lines(points))
-    return lines + caption(points, relative=False)
+    lines += as_sentences(mark_lines(points))
+    return lines + curve_caption(points, relative=False)

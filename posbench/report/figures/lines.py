@@ -71,18 +71,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines in one pair of axes, which `scales` sets up before they are drawn.
+    """Lines in one pair of axes, which `set_up_axes` makes ready before they are drawn.
 
-    The marks of `others` are joined in grey behind them. `beyond`: values above the top by x, {x:
-    [(value, colour)]}, printed there, as differences if `signed`."""
+    The marks of `grey_lines` are joined in grey behind them. `beyond_top`: values above the top by
+    x, {x: [(value, colour)]}, printed there, as differences if `signed`."""
 
     title: str
     lines: Sequence[Line]
-    scales: Callable = lambda axes: None
-    others: Sequence[Sequence[Mark]] = ()
-    beyond: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
+    set_up_axes: Callable = lambda axes: None
+    grey_lines: Sequence[Sequence[Mark]] = ()
+    beyond_top: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
     signed: bool = False
-    trained: Sequence[float] = ()
+    train_lens: Sequence[float] = ()
 
 
 def draw_panels(
@@ -114,9 +114,9 @@ def draw_panels(
                 continue
             left = LEFT_MARGIN + column * (wide + SPACE_BETWEEN) + sum(name_widths[:column])
             axes = frame.axes(left, top, wide, tall)
-            panel.scales(axes)
+            panel.set_up_axes(axes)
             _draw_lines(axes, panel)
-            above = 6 + carets_height(panel.beyond)
+            above = 6 + carets_height(panel.beyond_top)
             axes.set_title(panel.title, fontsize=TITLE_FONT, loc="left", pad=above, color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
@@ -152,7 +152,7 @@ def height_above_row(row: Sequence[Panel | None]) -> float:
     """Points above a row of panels, for their titles and the values beyond them."""
     panels = [panel for panel in row if panel]
     titles = max(_title_height(panel.title) for panel in panels)
-    return titles + max(carets_height(panel.beyond) for panel in panels)
+    return titles + max(carets_height(panel.beyond_top) for panel in panels)
 
 
 def _title_height(title: str) -> float:
@@ -169,7 +169,7 @@ def name_heights(names: Iterable[str]) -> list[float]:
 def _draw_lines(axes, panel: Panel) -> None:
     """Draw a panel's lines. Marks outside the y axis have neither marker nor interval."""
     bottom, top = (-math.inf, math.inf) if axes.get_autoscaley_on() else axes.get_ylim()
-    for marks in panel.others:
+    for marks in panel.grey_lines:
         xs = [mark.x for mark in marks]
         axes.plot(xs, [mark.y for mark in marks], color=OTHERS_GREY, linewidth=0.8, zorder=1.5)
     ends = []
@@ -190,7 +190,7 @@ def _draw_lines(axes, panel: Panel) -> None:
             x, y = end
             ends.append((y, x, line.name, line.pen.colour))
     write_names_at_ends(axes, ends)
-    draw_carets(axes, panel.beyond, panel.signed)
+    draw_carets(axes, panel.beyond_top, panel.signed)
 
 
 def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[float, Mark]]) -> None:
@@ -375,7 +375,7 @@ def spread_apart(
 def values_beyond_top(
     lines: Sequence[Line], top: float, places: Container[float]
 ) -> dict[float, list[tuple[float, str]]]:
-    """Values above the top of an axis at these places, as `Panel.beyond` has them."""
+    """Values above the top of an axis at these places, as `Panel.beyond_top` has them."""
     beyond: dict[float, list[tuple[float, str]]] = {}
     for line in lines:
         for mark in line.marks:

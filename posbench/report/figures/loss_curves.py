@@ -4,7 +4,13 @@ import functools
 import math
 from collections.abc import Sequence
 
-from posbench.report.figures.captions import BENT, LINEAR, LOG, caption, scales_line
+from posbench.report.figures.captions import (
+    LINEAR,
+    LINEAR_THEN_LOG,
+    LOG,
+    curve_caption,
+    scales_line,
+)
 from posbench.report.figures.lines import (
     Line,
     Mark,
@@ -14,7 +20,7 @@ from posbench.report.figures.lines import (
     text_width,
     values_beyond_top,
 )
-from posbench.report.figures.method_lines import groups, lines_of, marks_of
+from posbench.report.figures.method_lines import lines_of_methods, marked_lines, panel_groups
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
     BROKEN_FROM,
@@ -25,16 +31,16 @@ from posbench.report.figures.style import (
     write_note,
 )
 from posbench.report.figures.uncertainty import (
+    BARS_TOO_WIDE,
     INTERVAL,
     NO_BARS,
-    TOO_WIDE,
-    barred_mark,
-    hide_lines,
+    bars_hide_lines,
+    mark_with_bar,
 )
 from posbench.report.records import CurvePoint, tick_lengths
 
-MANY = 12  # lengths from which only those with a tick have a marker
-LEFT_FREE = 0.2  # of the lower edge of a panel
+MOST_MARKED_LENGTHS = 12  # lengths from which only those with a tick have a marker
+FREE_SHARE_OF_EDGE = 0.2  # of the lower edge of a panel
 LONG_NAME = 160  # points of a name from which two panels stand beside one another, not three
 
 
@@ -44,23 +50,23 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     relative = all(point.difference is not None or point.nll is None for point in curve)
     column = "difference" if relative else "nll"
     values = [getattr(point, column) for point in curve]
-    edges = limits([value for value in values if value is not None] or [0.0], relative)
-    too_wide = bars == INTERVAL and hide_lines(curve, column, edges[1] - edges[0])
+    edges = axis_limits([value for value in values if value is not None] or [0.0], relative)
+    too_wide = bars == INTERVAL and bars_hide_lines(curve, column, edges[1] - edges[0])
     if too_wide:
         bars = NO_BARS
     lengths = sorted({point.length for point in curve})
     ticked = tick_lengths(lengths)
 
     def mark(point: CurvePoint) -> Mark | None:
-        with_marker = len(lengths) <= MANY or point.length in ticked
-        return barred_mark(point, point.length, column, bars, None if with_marker else "")
+        with_marker = len(lengths) <= MOST_MARKED_LENGTHS or point.length in ticked
+        return mark_with_bar(point, point.length, column, bars, None if with_marker else "")
 
-    shown = groups(curve)
-    lines = [lines_of(group.points, curve, mark) for group in shown]
-    columns = _columns(lines)
+    shown = panel_groups(curve)
+    lines = [lines_of_methods(group.points, curve, mark) for group in shown]
+    columns = _n_columns(lines)
     panels = []
     for group, lines_here in zip(shown, lines, strict=True):
-        scales = functools.partial(
+        set_up_axes = functools.partial(
             _set_up,
             ticked=ticked,
             train_len=curve[0].train_len,
@@ -69,18 +75,20 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             first=not panels,
             left=len(panels) % columns == 0,
         )
-        others = [line.marks for line in marks_of(group.others, mark)]
+        others = [line.marks for line in marked_lines(group.others, mark)]
         beyond = values_beyond_top(lines_here, edges[1], ticked)
-        panels.append(Panel(group.heading, lines_here, scales, others, beyond, relative))
-    notes = caption(curve, relative, scales_line(LOG, BENT if relative else LINEAR), bars)
+        panels.append(Panel(group.heading, lines_here, set_up_axes, others, beyond, relative))
+    notes = curve_caption(
+        curve, relative, scales_line(LOG, LINEAR_THEN_LOG if relative else LINEAR), bars
+    )
     if too_wide:
-        notes.append(TOO_WIDE)
+        notes.append(BARS_TOO_WIDE)
     if any(group.others for group in shown):
         notes.append("Thin grey: the methods of the other panels of that name.")
     return draw_panels(title, in_rows(panels, columns), notes)
 
 
-def _columns(lines: Sequence[Sequence[Line]]) -> int:
+def _n_columns(lines: Sequence[Sequence[Line]]) -> int:
     """Panels beside one another, of panels with these lines."""
     widest = max((text_width(line.name) for of_panel in lines for line in of_panel), default=0)
     if len(lines) == 4 or widest > LONG_NAME:
@@ -105,7 +113,7 @@ def _set_up(
     axes.set_xlim(low / 1.12, high * margin)
     bottom, top = edges
     # the text on what lies below 0 leaves this part of the lower edge to the training length
-    is_left = high == low or math.log(train_len / low) < LEFT_FREE * math.log(high / low)
+    is_left = high == low or math.log(train_len / low) < FREE_SHARE_OF_EDGE * math.log(high / low)
     up = 4 if is_left or not relative else 16
     style = {"fontsize": 7.5, "color": GREY}
     write_note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), **style)
@@ -128,7 +136,7 @@ def _set_up(
         write_note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
 
 
-def limits(values: list[float], relative: bool) -> tuple[float, float]:
+def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
     """Bottom and top of the y axis; cut if a few exploding values would flatten all the rest.
 
     A difference to the floor is drawn on a scale that is logarithmic beyond BEND and can show more.

@@ -29,7 +29,7 @@ from posbench.report.records import CurvePoint, Score, StepPoint, methods
 # columns that may tell lines of one method apart
 # of lines by step of training, the tokens that were read
 TOKENS = "tokens"
-TELLING = ("train_len", "data", "task", "protocol", "tokenizer", "setting", TOKENS)
+TELLING_COLUMNS = ("train_len", "data", "task", "protocol", "tokenizer", "setting", TOKENS)
 Point = CurvePoint | Score | StepPoint
 
 
@@ -42,7 +42,7 @@ class Group:
     others: list[Point] = field(default_factory=list)
 
 
-def groups(points: list[Point]) -> list[Group]:
+def panel_groups(points: list[Point]) -> list[Group]:
     """Groups of lines, a panel for each: one group for few lines of several encodings.
 
     Else unextended encodings stand together, then each encoding with its extensions, that with the
@@ -50,49 +50,49 @@ def groups(points: list[Point]) -> list[Group]:
     """
     cells = sorted(methods(points), key=str)
     n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
-    is_small = len(cells) <= MOST_CURVES_IN_PANEL and differ(points, "encoding")
+    is_small = len(cells) <= MOST_CURVES_IN_PANEL and has_several(points, "encoding")
     if not n_extended or is_small:
-        return _divided("", points)
+        return _divided_group("", points)
     headed = {}  # {heading: points}
     unextended = [point for point in points if point.extension == "none"]
     never_extended = {point.encoding for point in unextended} - set(n_extended)
-    if never_extended or differ(unextended, "encoding"):
+    if never_extended or has_several(unextended, "encoding"):
         headed["Encodings, nothing extended"] = unextended
     for encoding, _ in n_extended.most_common():
         of_encoding = [point for point in points if point.encoding == encoding]
         headed[f"{encoding}: extensions"] = of_encoding
     panels = []
     for heading, members in headed.items():
-        panels += _divided(heading, members)
+        panels += _divided_group(heading, members)
     return panels
 
 
-def differ(points: Iterable[Point], column: str) -> bool:
+def has_several(points: Iterable[Point], column: str) -> bool:
     """True if points have several values in a column."""
     return len({getattr(point, column) for point in points}) > 1
 
 
-def _divided(heading: str, points: list[Point]) -> list[Group]:
+def _divided_group(heading: str, points: list[Point]) -> list[Group]:
     """One group, or several if it had too many lines.
 
     Each then has some of the methods, and all others in grey.
     """
     column = "encoding"
     look = encoding_look
-    in_each: set[str] = set()
-    if not differ(points, "encoding"):
+    in_all_panels: set[str] = set()
+    if not has_several(points, "encoding"):
         column = "extension"
         look = extension_look
-        in_each = {"none"}  # the line without an extension
+        in_all_panels = {"none"}  # the line without an extension
     names = dict.fromkeys(getattr(point, column) for point in points)
     divided = groups_of_distinct_colours(
-        [name for name in names if name not in in_each], look, yaml_names(points)
+        [name for name in names if name not in in_all_panels], look, yaml_names(points)
     )
     if len(divided) == 1:
         return [Group(heading, points)]
     parts = []
     for index, group in enumerate(divided, start=1):
-        shown = {*group, *in_each}
+        shown = {*group, *in_all_panels}
         members = [point for point in points if getattr(point, column) in shown]
         others = [point for point in points if getattr(point, column) not in shown]
         title = f"{heading or 'Methods'} ({index} of {len(divided)})"
@@ -100,9 +100,9 @@ def _divided(heading: str, points: list[Point]) -> list[Group]:
     return parts
 
 
-class Names:
+class LineNames:
     """Names of lines and panels. `labels` may rename a whole line as A|B|C or A|B, a part of it,
-    its source, and a value of TELLING.
+    its source, and a value of TELLING_COLUMNS.
     """
 
     def __init__(self, points: Sequence[Point], labels: Mapping[str, str] | None = None):
@@ -118,7 +118,9 @@ class Names:
             source = point.source or ""
             words.update([*_whole_names(point), *point.method[:3]])
             words.update([source, source.removesuffix(".csv")])
-            words.update(str(getattr(point, name, "")) for name in TELLING if name != "setting")
+            words.update(
+                str(getattr(point, name, "")) for name in TELLING_COLUMNS if name != "setting"
+            )
         return ["no extension", *sorted(words - {"", "none"}), "none"]
 
     def line(self, point: Point, panel: Sequence[Point], telling: Sequence[str] = ()) -> str:
@@ -139,9 +141,9 @@ class Names:
         details = [
             self.value(column, getattr(point, column))
             for column in telling
-            if differ(same_method, column)
+            if has_several(same_method, column)
         ]
-        if point.source and differ(panel, "source"):
+        if point.source and has_several(panel, "source"):
             details.append(self.source(point.source))
         lines_are_lengths = list(telling) == [TOKENS] and not has_other_methods
         if not renamed and len(details) == 1 and lines_are_lengths:
@@ -153,9 +155,9 @@ class Names:
     def _parts(self, point: Point, panel: Sequence[Point]) -> list[str]:
         """Parts of a method worth naming; not the encoding where all lines extend the same one."""
         # a figure of one encoding names its lines alike in all panels
-        lines = panel if differ(self.points, "encoding") else self.points
+        lines = panel if has_several(self.points, "encoding") else self.points
         extended = any(line.extension != "none" for line in lines)
-        one_encoding = extended and not differ(lines, "encoding")
+        one_encoding = extended and not has_several(lines, "encoding")
         parts = [] if one_encoding else [point.encoding]
         if point.extension != "none":
             parts.append(point.extension)
@@ -198,28 +200,26 @@ def _whole_names(point: Point) -> list[str]:
     return names
 
 
-def _wholes(point: Point) -> list[str]:
-    """Names of a whole line: A|B|C, and A|B for one without a scale."""
-    *both, scale = point.method[:3]
-    return ["|".join([*both, scale])] + ["|".join(both)] * (scale == "none")
-
-
 def telling_columns(points: Sequence[Point], group: Callable[[Point], Hashable]) -> list[str]:
-    """Columns of TELLING that tell points of one group apart, each more than those before it."""
+    """Columns of TELLING_COLUMNS that tell points of one group apart, each more than those before
+    it.
+    """
     columns: list[str] = []
 
     def count(names: Iterable[str]) -> int:
         keys = {(group(point), *(getattr(point, name, None) for name in names)) for point in points}
         return len(keys)
 
-    for name in TELLING:
+    for name in TELLING_COLUMNS:
         if count([*columns, name]) > count(columns):
             columns.append(name)
     return columns
 
 
 class LineKey(NamedTuple):
-    """Key that tells a line of a panel from the others; `telling`: values of some of TELLING."""
+    """Key that tells a line of a panel from the others; `telling`: values of some of
+    TELLING_COLUMNS.
+    """
 
     encoding: str
     extension: str
@@ -243,7 +243,7 @@ class MarkedLine(NamedTuple):
     marks: list[Mark]
 
 
-def marks_of(points: Sequence[Point], mark: Callable[[Point], Mark | None]) -> list[MarkedLine]:
+def marked_lines(points: Sequence[Point], mark: Callable[[Point], Mark | None]) -> list[MarkedLine]:
     """Lines of points; `mark` gives None for no value.
 
     Raises ConfigError for two values of a line at one place.
@@ -267,25 +267,25 @@ def marks_of(points: Sequence[Point], mark: Callable[[Point], Mark | None]) -> l
     ]
 
 
-def lines_of(
+def lines_of_methods(
     panel: Sequence[Point],
     figure: Sequence[Point],
     mark: Callable[[Point], Mark | None],
-    names: Names | None = None,
+    names: LineNames | None = None,
 ) -> list[Line]:
     """Line of each method of a panel; looks are the same in all panels of the figure's points."""
-    names = names or Names(figure)
+    names = names or LineNames(figure)
     telling = telling_columns(panel, lambda point: point.method)
     scales = list(dict.fromkeys(["none", *(point.scale_attention for point in figure)]))
-    sources = list(dict.fromkeys(point.source for point in figure if not _foreign(point)))
-    marked = marks_of(panel, mark)
-    measured = [point for point in figure if not _foreign(point)]
-    drawn = dict.fromkeys(line.key.look for line in marked if not _foreign(line.point))
+    sources = list(dict.fromkeys(point.source for point in figure if not _is_foreign(point)))
+    marked = marked_lines(panel, mark)
+    measured = [point for point in figure if not _is_foreign(point)]
+    drawn = dict.fromkeys(line.key.look for line in marked if not _is_foreign(line.point))
     pens = pens_of_methods(
         drawn, yaml_names(measured), dict.fromkeys(point.extension for point in measured)
     )
     pens_of_others = foreign_pens(
-        dict.fromkeys(point.method for point in figure if _foreign(point))
+        dict.fromkeys(point.method for point in figure if _is_foreign(point))
     )
     # Where a hollow marker tells the scales apart, the marker's shape is that of the dash.
     markers_of_dashes = len(sources) == 1 and len(scales) <= 2
@@ -295,7 +295,7 @@ def lines_of(
     for key, point, marks in marked:
         if not marks:
             continue
-        if _foreign(point):
+        if _is_foreign(point):
             pen = pens_of_others[point.method]
         elif TOKENS in telling:
             tokens = key.telling[telling.index(TOKENS)]
@@ -311,6 +311,6 @@ def lines_of(
     return lines
 
 
-def _foreign(point: Point) -> bool:
+def _is_foreign(point: Point) -> bool:
     """True for a loss of somebody else's CSV; scores of tasks are never."""
     return getattr(point, "foreign", False)

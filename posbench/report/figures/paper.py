@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
-from posbench.report.figures.captions import BENT, LINEAR, LOG, scales_line
+from posbench.report.figures.captions import LINEAR, LINEAR_THEN_LOG, LOG, scales_line
 from posbench.report.figures.lines import (
     LEADER_WIDTH,
     LEFT_MARGIN,
@@ -28,7 +28,7 @@ from posbench.report.figures.lines import (
     values_beyond_top,
     with_names_in_last_panel,
 )
-from posbench.report.figures.loss_curves import limits
+from posbench.report.figures.loss_curves import axis_limits
 from posbench.report.figures.style import (
     FONT_SIZE,
     GREY,
@@ -44,22 +44,23 @@ from posbench.report.figures.style import (
 
 # {size: (width, height)} in points; None for what the panels take. A slide is shown twice as large
 SIZES = {"column": (237.6, None), "page": (496.8, None), "slide": (480.0, 270.0)}
-LEAST, LOWEST = 72, 70  # points: least width and height of a panel
-MOST = 4  # columns of panels
-NAMES = 0.42  # share of the width that names of lines may take
-TITLE, NOTE = 9.6, 7.5  # sizes of headings and of notes
-MARGIN = 5  # points beside the first and the last mark
-SHAPE, TALL = 0.72, (110, 190)  # height of a panel by its width, and its ends in points
-FEW = 10  # places on x that all have a tick
-MANY = 12  # places on x above which what lies beyond the y axis is not printed
-SPREAD = 0.4  # of the values, for bars beyond them
-PIECES = 20  # of a line between two marks, in a search for a free place
-COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
-DIM = 0.15  # least luminance of a colour on a dark ground: a contrast of 3
-LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
-FOOT, SMALL = 4, 6.8  # points below and beside a footnote, and its font
+LEAST_PANEL_WIDTH, LEAST_PANEL_HEIGHT = 72, 70  # points: least width and height of a panel
+MOST_COLUMNS = 4  # columns of panels
+NAMES_SHARE = 0.42  # share of the width that names of lines may take
+HEADING_FONT, NOTE_FONT = 9.6, 7.5  # sizes of headings and of notes
+MARK_MARGIN = 5  # points beside the first and the last mark
+# height of a panel by its width, and its ends in points
+HEIGHT_BY_WIDTH, HEIGHT_RANGE = 0.72, (110, 190)
+MOST_TICKS = 10  # places on x that all have a tick
+MOST_X_WITH_CARETS = 12  # places on x above which what lies beyond the y axis is not printed
+MOST_BARS_SHARE = 0.4  # of the values, for bars beyond them
+PIECES_OF_LINE = 20  # of a line between two marks, in a search for a free place
+COLOUR_PROPERTIES = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
+LEAST_LUMINANCE = 0.15  # least luminance of a colour on a dark ground: a contrast of 3
+LIGHT_GREY = 0.93  # what black becomes on a dark ground; white becomes 0.13
+FOOTNOTE_MARGIN, FOOTNOTE_FONT = 4, 6.8  # points below and beside a footnote, and its font
 # ticks within a decade, fewer first
-DECADE = (
+TICKS_IN_DECADE = (
     (1,),
     (1, 3),
     (1, 2, 5),
@@ -89,7 +90,7 @@ class AxesSpec:
         """Sentence on the scales of both axes."""
         y = LINEAR
         if "y" in self.log:
-            y = BENT if self.bent else LOG
+            y = LINEAR_THEN_LOG if self.bent else LOG
         return scales_line(LOG if "x" in self.log else LINEAR, y)
 
     def text(self, x: float) -> str:
@@ -105,7 +106,7 @@ class Layout(NamedTuple):
     width: float
 
 
-def lay_out(
+def draw_at_size(
     contents: Sequence[Panel],
     axes: AxesSpec,
     size: str,
@@ -121,26 +122,38 @@ def lay_out(
     panels = []
     for index, content in enumerate(layout.panels):
         is_left = index % layout.columns == 0
-        panels.append(_panel(content, axes, layout.width, is_left))
+        panels.append(_panel_with_axes(content, axes, layout.width, is_left))
     rows = in_rows(panels, layout.columns)
-    footnote = "\n".join(wrap_name(text, across - 2 * FOOT, SMALL) for text in footnotes)
+    footnote = "\n".join(
+        wrap_name(text, across - 2 * FOOTNOTE_MARGIN, FOOTNOTE_FONT) for text in footnotes
+    )
     room = 0.0
     if footnote:
-        room = FOOT + (footnote.count("\n") + 1) * SMALL * LINE_SPACING
-    panel_height = min(max(SHAPE * layout.width, TALL[0]), TALL[1])
+        room = FOOTNOTE_MARGIN + (footnote.count("\n") + 1) * FOOTNOTE_FONT * LINE_SPACING
+    panel_height = min(max(HEIGHT_BY_WIDTH * layout.width, HEIGHT_RANGE[0]), HEIGHT_RANGE[1])
     if down is not None:
         titles = textwrap.wrap(title, max(30, int(across / 8)))
         above = 18 * len(titles) + sum(map(height_above_row, rows))
         panel_height = (down - above - room) / len(rows) - SPACE_BELOW
-        if panel_height < LOWEST:
+        if panel_height < LEAST_PANEL_HEIGHT:
             raise ConfigError(
                 f"size={size} has no room for {len(panels)} panels: choose among lines, or another"
                 " panel or size."
             )
     figure = draw_panels(title, rows, [], layout.width, panel_height, room)
     if footnote:
-        style = {"fontsize": SMALL, "color": GREY, "linespacing": LINE_SPACING, "va": "bottom"}
-        figure.text(FOOT / across, FOOT / (72 * figure.get_figheight()), footnote, **style)
+        style = {
+            "fontsize": FOOTNOTE_FONT,
+            "color": GREY,
+            "linespacing": LINE_SPACING,
+            "va": "bottom",
+        }
+        figure.text(
+            FOOTNOTE_MARGIN / across,
+            FOOTNOTE_MARGIN / (72 * figure.get_figheight()),
+            footnote,
+            **style,
+        )
     figure.texts[0].set(
         position=(4 / across, 1 - 3 / (72 * figure.get_figheight())),
         fontsize=13 if layout.columns * layout.width > 200 else 11,
@@ -152,9 +165,9 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
     """Layout with as many columns as there is room for.
 
     Names stand in short lines beside all panels, or in longer ones at the ends of rows."""
-    for most in range(min(len(contents), MOST), 0, -1):
+    for most in range(min(len(contents), MOST_COLUMNS), 0, -1):
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
-        limit = NAMES * (across - LEFT_MARGIN) / columns - LEADER_WIDTH
+        limit = NAMES_SHARE * (across - LEFT_MARGIN) / columns - LEADER_WIDTH
         beside_all = _with_wrapped_names(contents, limit)
         at_ends = _at_row_ends(_with_wrapped_names(contents, 2 * limit), columns)
         for panels in (beside_all, at_ends):
@@ -162,12 +175,12 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
             wide = (
                 across - LEFT_MARGIN + SPACE_BETWEEN - sum(name_widths)
             ) / columns - SPACE_BETWEEN
-            if wide < LEAST:
+            if wide < LEAST_PANEL_WIDTH:
                 continue
             titled = []
             for index, panel in enumerate(panels):
                 room = wide + name_widths[index % columns]
-                titled.append(replace(panel, title=wrap_name(panel.title, room, TITLE)))
+                titled.append(replace(panel, title=wrap_name(panel.title, room, HEADING_FONT)))
             return Layout(titled, columns, wide)
     longest = max((line.name for panel in contents for line in panel.lines), key=text_width)
     raise ConfigError(
@@ -206,18 +219,18 @@ def wrap_name(name: str, limit: float, size: float = NAME_FONT) -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
+def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     """Panel of contents, with scales, room for intervals and values beyond its top."""
     marks = [mark for line in content.lines for mark in line.marks]
     xs = sorted({mark.x for mark in marks})
-    low = min([xs[0], *content.trained])
-    high = max([xs[-1], *content.trained])
+    low = min([xs[0], *content.train_lens])
+    high = max([xs[-1], *content.train_lens])
     if "x" in spec.log:
         octaves_of_bars = 0.0
         if any(mark.low is not None for mark in marks):
             octaves_of_bars = 0.5 * MOST_OCTAVES_ASIDE
         span = math.log2(high / low) + 0.5
-        aside = 2 ** (octaves_of_bars + MARGIN * span / wide)
+        aside = 2 ** (octaves_of_bars + MARK_MARGIN * span / wide)
         low /= aside
         high *= aside
     else:
@@ -230,28 +243,32 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     )
     inside = [x for x in xs if xlim[0] <= x <= xlim[1]] or xs
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         draw_rules(axes)
         _set_up_x(axes, spec, inside, xlim, wide)
-        for train_len in content.trained:
+        for train_len in content.train_lens:
             axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         _set_up_y(axes, spec)
         _name_axes(axes, spec, is_left)
-        if not spec.multiple and len(content.trained) == 1:
-            _note(axes, f"trained at {content.trained[0]:.10g}", content)
+        if not spec.multiple and len(content.train_lens) == 1:
+            _write_where_free(axes, f"trained at {content.train_lens[0]:.10g}", content)
 
-    beyond = values_beyond_top(content.lines, spec.ylim[1], inside) if len(xs) <= MANY else {}
-    return replace(content, scales=scales, beyond=beyond, signed=spec.level == 0)
+    beyond = (
+        values_beyond_top(content.lines, spec.ylim[1], inside)
+        if len(xs) <= MOST_X_WITH_CARETS
+        else {}
+    )
+    return replace(content, set_up_axes=set_up_axes, beyond_top=beyond, signed=spec.level == 0)
 
 
 def _set_up_x(
     axes, spec: AxesSpec, inside: Sequence[float], xlim: tuple[float, float], wide: float
 ) -> None:
     if "x" in spec.log:
-        places = _ticks(inside, spec.text, xlim, wide)
+        places = _x_ticks(inside, spec.text, xlim, wide)
         set_up_octaves_x(axes, places)
     else:
-        places = _round(*xlim)
+        places = _round_ticks(*xlim)
     axes.set_xticks(places, list(map(spec.text, places)))
     axes.set_xlim(*xlim)
 
@@ -261,10 +278,10 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
     if spec.bent and "y" in spec.log:
         set_up_floor_y(axes, bottom, top)
         axes.set_ylim(bottom, top)
-        places = _clear(axes, axes.get_yticks())
+        places = _ticks_that_do_not_touch(axes, axes.get_yticks())
     else:
         axes.set_yscale("log" if "y" in spec.log else "linear")
-        places = _decades(bottom, top) if "y" in spec.log else _round(bottom, top)
+        places = _logarithmic_ticks(bottom, top) if "y" in spec.log else _round_ticks(bottom, top)
         if spec.level is not None:
             axes.axhline(spec.level, color="black", linewidth=0.9, zorder=1)
     texts = [f"{place:+.10g}" if spec.bent and place else f"{place:.10g}" for place in places]
@@ -281,20 +298,20 @@ def _name_axes(axes, spec: AxesSpec, is_left: bool) -> None:
     axes.set_ylabel(spec.y if is_left else "", fontsize=size)
 
 
-def _note(axes, text: str, content: Panel) -> None:
+def _write_where_free(axes, text: str, content: Panel) -> None:
     """Write a text beside the training length where no line passes; else nowhere.
 
     Places are tried in the order bottom right, bottom left, top right, top left."""
     axes_width, axes_height = size_in_points(axes)
-    (train_len,) = content.trained
-    note_width = text_width(text, NOTE) + 8
-    note_height = NOTE + 8
+    (train_len,) = content.train_lens
+    note_width = text_width(text, NOTE_FONT) + 8
+    note_height = NOTE_FONT + 8
     to_axes = (axes.transScale + axes.transLimits).transform
     at_training = axes_width * to_axes((train_len, axes.get_ylim()[1]))[0]
     passed = []
     for line in content.lines:
         places = to_axes([(mark.x, mark.y) for mark in line.marks])
-        passed += _along([(axes_width * x, axes_height * y) for x, y in places])
+        passed += _points_along([(axes_width * x, axes_height * y) for x, y in places])
     for at_top, at_right in ((False, True), (False, False), (True, True), (True, False)):
         left = at_training if at_right else at_training - note_width
         low = axes_height - note_height if at_top else 0
@@ -308,7 +325,7 @@ def _note(axes, text: str, content: Panel) -> None:
             "xycoords": axes.get_xaxis_transform(),
             "ha": "left" if at_right else "right",
             "va": "top" if at_top else "bottom",
-            "fontsize": NOTE,
+            "fontsize": NOTE_FONT,
             "color": GREY,
         }
         offset = (4 if at_right else -4, -4 if at_top else 4)
@@ -316,30 +333,30 @@ def _note(axes, text: str, content: Panel) -> None:
         return
 
 
-def _along(places: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Places on the line through these, PIECES between each two."""
+def _points_along(places: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Places on the line through these, PIECES_OF_LINE between each two."""
     if len(places) == 1:
         return places
     return [
-        (x + piece / PIECES * (next_x - x), y + piece / PIECES * (next_y - y))
+        (x + piece / PIECES_OF_LINE * (next_x - x), y + piece / PIECES_OF_LINE * (next_y - y))
         for (x, y), (next_x, next_y) in itertools.pairwise(places)
-        for piece in range(PIECES + 1)
+        for piece in range(PIECES_OF_LINE + 1)
     ]
 
 
 def y_ends(
     marks: Sequence[Mark], level: float | None, bent: bool, log: bool
 ) -> tuple[float, float]:
-    """Ends of the y axis around all values, and around their bars as far as `_with_bars` says.
+    """Ends of the y axis around all values, and around their bars as far as `_ends_with_bars` says.
 
     They are those of a report's figure for an axis of both signs that is logarithmic.
     """
     values = [mark.y for mark in marks]
     if bent and log:
-        return limits(values, relative=True)
+        return axis_limits(values, relative=True)
     if level is not None:
         values = [*values, level]
-    low, high = _with_bars(values, marks, log)
+    low, high = _ends_with_bars(values, marks, log)
     if log and low > 0:
         margin = max((high / low) ** 0.06, 1.02)
         return low / margin, high * margin
@@ -347,9 +364,11 @@ def y_ends(
     return low - margin, high + margin
 
 
-def _with_bars(values: Sequence[float], marks: Sequence[Mark], log: bool) -> tuple[float, float]:
+def _ends_with_bars(
+    values: Sequence[float], marks: Sequence[Mark], log: bool
+) -> tuple[float, float]:
     """Ends of values and of their bars. Bars of two seeds can be wider than everything else, so
-    they widen the axis by at most SPREAD of the values on either side.
+    they widen the axis by at most MOST_BARS_SHARE of the values on either side.
     """
     low, high = min(values), max(values)
     ends = [low, high]
@@ -357,13 +376,13 @@ def _with_bars(values: Sequence[float], marks: Sequence[Mark], log: bool) -> tup
         ends += [end for end in (mark.low, mark.high) if end is not None]
         ends += mark.seeds.values()
     if log and low > 0:
-        room = (high / low) ** SPREAD
+        room = (high / low) ** MOST_BARS_SHARE
         return max(min(ends), low / room), min(max(ends), high * room)
-    room = SPREAD * (high - low)
+    room = MOST_BARS_SHARE * (high - low)
     return max(min(ends), low - room), min(max(ends), high + room)
 
 
-def _ticks(
+def _x_ticks(
     xs: Sequence[float], text: Callable[[float], str], xlim: tuple[float, float], wide: float
 ) -> list[float]:
     """Places of ticks on octaves `wide` points wide: all x if they are few, else powers of two.
@@ -371,7 +390,7 @@ def _ticks(
     There are as many as their texts have room for."""
     low, high = xlim
     places = list(xs)
-    if len(places) > FEW:
+    if len(places) > MOST_TICKS:
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
         places = [2.0**power for power in powers]
     for step in range(1, len(places)):
@@ -388,14 +407,14 @@ def _ticks(
     return places[:1]
 
 
-def _clear(axes, places: Sequence[float]) -> list[float]:
+def _ticks_that_do_not_touch(axes, places: Sequence[float]) -> list[float]:
     """Places on y whose texts do not touch, from zero outwards.
 
     Others are taken where there is none but zero."""
     height = size_in_points(axes)[1]
     to_axes = (axes.transScale + axes.transLimits).transform
     if len(places) <= 1:
-        places = _round(*axes.get_ylim())
+        places = _round_ticks(*axes.get_ylim())
     clear: list[float] = []
     heights: list[float] = []
     for place in sorted(places, key=abs):
@@ -406,20 +425,20 @@ def _clear(axes, places: Sequence[float]) -> list[float]:
     return sorted(clear)
 
 
-def _decades(bottom: float, top: float) -> list[float]:
+def _logarithmic_ticks(bottom: float, top: float) -> list[float]:
     """Round values between two ends of a logarithmic axis, at least three if there are so many."""
     first = math.floor(math.log10(bottom))
     last = math.ceil(math.log10(top))
     powers = [10.0**power for power in range(first, last + 1)]
-    for steps in DECADE:
+    for steps in TICKS_IN_DECADE:
         values = [step * power for power in powers for step in steps]
         places = [value for value in values if bottom <= value <= top]
         if len(places) >= 3:
-            return places[:: math.ceil(len(places) / FEW)]
-    return _round(bottom, top)
+            return places[:: math.ceil(len(places) / MOST_TICKS)]
+    return _round_ticks(bottom, top)
 
 
-def _round(bottom: float, top: float) -> list[float]:
+def _round_ticks(bottom: float, top: float) -> list[float]:
     """Few round values between two ends, at equal distances."""
     from matplotlib.ticker import MaxNLocator
 
@@ -432,30 +451,32 @@ def darken(figure) -> None:
     # figures and axes are coloured by their patches
     for artist in figure.findobj(lambda artist: not hasattr(artist, "patch")):
         colours = {}  # {kind: colour}, read before any is set
-        for kind in COLOURED:
+        for kind in COLOUR_PROPERTIES:
             if hasattr(artist, f"set_{kind}") and hasattr(artist, f"get_{kind}"):
                 colours[kind] = getattr(artist, f"get_{kind}")()
         for kind, colour in colours.items():
             is_list = getattr(colour, "ndim", 1) == 2
-            inverted = list(map(_inverted, colour)) if is_list else _inverted(colour)
+            inverted = list(map(_colour_on_dark, colour)) if is_list else _colour_on_dark(colour)
             getattr(artist, f"set_{kind}")(inverted)
     # whose ticks may be made again
     for axes in figure.axes:
         axes.tick_params(
-            color=_inverted(GREY), labelcolor=_inverted("black"), grid_color=_inverted(RULE_COLOUR)
+            color=_colour_on_dark(GREY),
+            labelcolor=_colour_on_dark("black"),
+            grid_color=_colour_on_dark(RULE_COLOUR),
         )
 
 
-def _inverted(colour: object) -> tuple[float, ...]:
+def _colour_on_dark(colour: object) -> tuple[float, ...]:
     """(red, green, blue, alpha) of a colour on a dark ground."""
     from matplotlib.colors import to_hex, to_rgb, to_rgba
 
     *rgb, alpha = to_rgba(colour)
     is_grey = max(rgb) - min(rgb) < 0.05
     if is_grey:
-        grey = LIGHT - 0.8 * rgb[0]
+        grey = LIGHT_GREY - 0.8 * rgb[0]
         return grey, grey, grey, alpha
     lighter = tuple(0.75 * part + 0.25 for part in rgb)
-    if luminance(lighter) < DIM:
-        lighter = to_rgb(with_luminance(to_hex(lighter), DIM))
+    if luminance(lighter) < LEAST_LUMINANCE:
+        lighter = to_rgb(with_luminance(to_hex(lighter), LEAST_LUMINANCE))
     return *lighter, alpha

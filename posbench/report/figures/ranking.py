@@ -17,13 +17,13 @@ from posbench.report.figures.style import (
 )
 
 # Points.
-ROW = 13
-PANEL = 220
-HEAD = 34
-BENEATH = 46
-BETWEEN = 18
+ROW_HEIGHT = 13
+PANEL_WIDTH = 220
+SPACE_ABOVE = 34
+SPACE_UNDER = 46
+PANEL_DISTANCE = 18
 MOST_PANELS = 4
-UNDECIDED = "#7a7a7a"
+UNDECIDED_COLOUR = "#7a7a7a"
 
 
 class Panel(NamedTuple):
@@ -45,18 +45,18 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
     names = list(dict.fromkeys(row.line.name for row in shown[-1].comparison.lines))
     for panel in shown:
         names += [row.line.name for row in panel.comparison.lines if row.line.name not in names]
-    ends = [_ends(panel) for panel in shown]
+    ends = [_x_ends(panel) for panel in shown]
     limits = min(low for low, _ in ends), max(high for _, high in ends)
     several_sections = len({panel.comparison.section for panel in shown}) > 1
     names_width = 12 + max(text_width(name, FONT_SIZE) for name in names)
-    height = ROW * len(names)
-    frame_width = names_width + len(shown) * (PANEL + BETWEEN)
-    frame = Frame(title, frame_width, HEAD + height + BENEATH)
+    height = ROW_HEIGHT * len(names)
+    frame_width = names_width + len(shown) * (PANEL_WIDTH + PANEL_DISTANCE)
+    frame = Frame(title, frame_width, SPACE_ABOVE + height + SPACE_UNDER)
     for index, panel in enumerate(shown):
-        left = names_width + index * (PANEL + BETWEEN)
-        axes = frame.axes(left, HEAD, PANEL, height)
+        left = names_width + index * (PANEL_WIDTH + PANEL_DISTANCE)
+        axes = frame.axes(left, SPACE_ABOVE, PANEL_WIDTH, height)
         same_scale = panel.scale == shown[0].scale
-        _draw(axes, panel, names, limits if same_scale else ends[index])
+        _draw_panel(axes, panel, names, limits if same_scale else ends[index])
         axes.set_title(_heading(panel.comparison, several_sections), fontsize=FONT_SIZE, loc="left")
         if index == 0:
             for row, name in enumerate(names):
@@ -70,9 +70,9 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
     return frame.figure
 
 
-def _ends(panel: Panel) -> tuple[float, float]:
+def _x_ends(panel: Panel) -> tuple[float, float]:
     """Ends of the x axis of a panel: all intervals and the reference are inside."""
-    ends = [_zero(panel)]
+    ends = [_reference_place(panel)]
     for row in panel.comparison.lines:
         difference = panel.scale.difference(row)
         if difference is not None:
@@ -82,7 +82,7 @@ def _ends(panel: Panel) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _zero(panel: Panel) -> float:
+def _reference_place(panel: Panel) -> float:
     """Difference of the reference to itself."""
     return 1.0 if panel.scale.is_ratio else 0.0
 
@@ -95,16 +95,16 @@ def _heading(comparison: Comparison, with_section: bool) -> str:
     return f"{comparison.section.task}, {place}" if comparison.section.task else place
 
 
-def _draw(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float]) -> None:
+def _draw_panel(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float]) -> None:
     """Draw the dots and intervals of one comparison."""
-    zero = _zero(panel)
+    zero = _reference_place(panel)
     rows = {row.line.name: row for row in panel.comparison.lines}
     for index, name in enumerate(names):
         if name not in rows:
             continue
         row = rows[name]
         difference = panel.scale.difference(row)
-        colour = _colour(row)
+        colour = _verdict_colour(row)
         if difference is None:
             if row.line.name == row.against:
                 axes.plot([zero], [index], "o", color="black", markersize=4.5)
@@ -128,9 +128,9 @@ def _draw(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float])
     )
 
 
-def _colour(row: Compared) -> str:
+def _verdict_colour(row: Compared) -> str:
     if row.verdict in (UNTOLD, NO_INTERVAL):
-        return UNDECIDED
+        return UNDECIDED_COLOUR
     return FAIL_COLOUR if row.verdict == WORSE else GAIN_COLOUR
 
 

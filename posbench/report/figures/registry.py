@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Draw = Callable[..., "Figure | None"]
-OVERALL = "overall"  # kind of the figures that are drawn once, of all points by length
+OVERALL_KIND = "overall"  # kind of the figures that are drawn once, of all points by length
 
 
 @dataclass(frozen=True)
 class ReportFigure:
     """Figure of a section of a report."""
 
-    # context, accuracy, validation, position or curve, as `kind_of` names sections; OVERALL
+    # context, accuracy, validation, position or curve, as `kind_of` names sections; OVERALL_KIND
     kind: str
     name: str  # of its files
     title: str  # on the page

@@ -1,14 +1,14 @@
 """Figures of trainings of one encoding that differ in their length or their number of steps.
 
-`gain`: the loss beyond the training length against G of the training, and against its length or its
-steps. A mark is one method on the trainings of one length and configuration, all at the same
+`gain`: the loss beyond the training length against G of the training, and against its length
+or its steps. A mark is one method on the trainings of one length and configuration, all at the same
 multiple of their training length. Lines join marks of one length against G, and against the length
 those of equal steps, so that what only the knob changes is one line. Marks without such a line
 stand against G alone.
 
-`floors`: the loss at that multiple, and the floor, against the steps of trainings of one length, a
-panel for each method: how much of a difference to the floor is a higher loss, and how much a lower
-floor.
+`floors`: the loss at that multiple, and the floor, against the steps of trainings of one
+length, a panel for each method: how much of a difference to the floor is a higher loss, and how
+much a lower floor.
 
 `frontier`: the loss at one length against the length of training: how well short sequences,
 extended, take the place of long ones. It is drawn where all trainings of an encoding were scored on
@@ -16,10 +16,10 @@ the same targets at one length, which is at least the longest training length. I
 longest training length, the loss is drawn minus that of the models trained on it, with paired
 intervals.
 
-`steps` and `accuracy_steps`: loss and accuracy against the steps of a fine-tuning, where children
-of one training have several numbers of steps: panels for the shortest length, that of the
-fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the model before, at
-its own length, with paired intervals."""
+`steps` and `accuracy_steps`: loss and accuracy against the steps of a fine-tuning,
+where children of one training have several numbers of steps: panels for the shortest length, that
+of the fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the model
+before, at its own length, with paired intervals."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -28,16 +28,16 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from posbench.report.curves import interval
-from posbench.report.figures.accuracy import caption_lines
+from posbench.report.figures.accuracy import question_lines
 from posbench.report.figures.captions import (
-    BENT,
     LINEAR,
+    LINEAR_THEN_LOG,
     LOG,
+    as_sentences,
     data_line,
+    joined_sentences,
     line_name,
-    line_of,
     scales_line,
-    sentences,
 )
 from posbench.report.figures.lines import (
     SPACE_BETWEEN,
@@ -52,7 +52,7 @@ from posbench.report.figures.lines import (
     with_names_in_last_panel,
 )
 from posbench.report.figures.palette import Pen, pens_of_methods, yaml_names
-from posbench.report.figures.registry import OVERALL, report_figure
+from posbench.report.figures.registry import OVERALL_KIND, report_figure
 from posbench.report.figures.style import (
     FONT_SIZE,
     GREY,
@@ -63,13 +63,13 @@ from posbench.report.figures.style import (
     set_up_octaves_x,
 )
 from posbench.report.figures.uncertainty import (
-    ALONE,
     INTERVAL,
     NO_BARS,
+    ONE_SEED,
     SEED_LINES,
-    barred_mark,
     bars_line,
-    counted,
+    mark_with_bar,
+    units_with_numbers,
 )
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
@@ -77,10 +77,19 @@ from posbench.report.references import Paired, Seed, compare
 from posbench.statistics.clustered import student_interval
 
 # of MARKERS
-NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")
-FLOOR = ("", "its last tokens alone", "none")
-SEEDS_SHOWN = "Thin lines: the seeds of each mean."
-NARROW, LOW = 170, 260  # points: width of a panel by steps, and height of one of fine-tuning
+MARKER_NAMES = (
+    "disc",
+    "diamond",
+    "square",
+    "triangle",
+    "triangle that points down",
+    "plus",
+    "cross",
+)
+FLOOR_LINE = ("", "its last tokens alone", "none")
+SEEDS_SENTENCE = "Thin lines: the seeds of each mean."
+# points: width of a panel by steps, and height of one of fine-tuning
+NARROW_PANEL, LOW_PANEL = 170, 260
 Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
@@ -94,25 +103,25 @@ method_of = attrgetter("behind.line", "extension", "scale_attention")
 class Knob(NamedTuple):
     """Setting in which the trainings of an encoding differ.
 
-    `of(point)` is its value or None, `line(point)` the encoding's name without it. Points with
-    equal `joined` form one line. A line with two points at one value is divided by the encoding's
-    arguments."""
+    `value_of(point)` is its value or None, `name_of(point)` the encoding's name without it. Points
+    with equal `line_of(point)` form one line. A line with two points at one value is divided by the
+    encoding's arguments."""
 
     heading: str
     meaning: str  # of the mark
-    of: Callable[[CurvePoint], int | None]
-    line: Callable[[CurvePoint], str]
-    joined: Callable[[CurvePoint], object]
+    value_of: Callable[[CurvePoint], int | None]
+    name_of: Callable[[CurvePoint], str]
+    line_of: Callable[[CurvePoint], object]
 
 
-LENGTH = Knob(
+LENGTH_KNOB = Knob(
     "Against the training length (tokens)",
     "which the mark shows: {} tokens",
     length_of,
     encoding_of,
     steps_of,
 )
-STEPS = Knob(
+STEPS_KNOB = Knob(
     "Against the steps of training",
     "after the steps that the mark shows: {} steps",
     steps_of,
@@ -128,37 +137,37 @@ class AtMultiple(NamedTuple):
     cells: dict[Method, list[CurvePoint]]
 
 
-@report_figure(OVERALL, "gain", "Loss by G and training length")
-def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
+@report_figure(OVERALL_KIND, "gain", "Loss by G and training length")
+def gain_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections.
 
     None if no encoding was trained in several values of a knob and read at a common multiple.
     """
     # the first knob in which the trainings of an encoding differ
-    knob = LENGTH
-    multiple, cells = at_multiple(points, LENGTH)
+    knob = LENGTH_KNOB
+    multiple, cells = at_common_multiple(points, LENGTH_KNOB)
     if not cells:
-        knob = STEPS
-        multiple, cells = at_multiple(points, STEPS)
+        knob = STEPS_KNOB
+        multiple, cells = at_common_multiple(points, STEPS_KNOB)
     if not cells:
         return None
     shown = [point for of_method in cells.values() for point in of_method]
-    values = sorted({knob.of(point) for point in shown})
+    values = sorted({knob.value_of(point) for point in shown})
     shapes = {value: MARKERS[index % len(MARKERS)] for index, value in enumerate(values)}
     pens = pens_of_methods(cells, yaml_names(shown), by_extension=True)
 
     def mark(x: float, point: CurvePoint) -> Mark:
-        return barred_mark(point, x, "difference", bars, shapes[knob.of(point)])
+        return mark_with_bar(point, x, "difference", bars, shapes[knob.value_of(point)])
 
     by_gain: list[Line] = []
     by_knob: list[Line] = []
     for method, of_method in cells.items():
         pen = replace(pens[method], hollow=method[2] != "none", thin=True)
         lengths = list(grouped(of_method, length_of).values())
-        by_gain += _parts_of_line(method, lengths, attrgetter("gain"), mark, pen)
-        by_knob += _parts_of_line(method, joined_by(knob, of_method), knob.of, mark, pen)
+        by_gain += _lines_of_parts(method, lengths, attrgetter("gain"), mark, pen)
+        by_knob += _lines_of_parts(method, lines_by_knob(knob, of_method), knob.value_of, mark, pen)
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         measured = [(point.difference, point.half_width or 0.0) for point in shown]
         set_up_difference_y(
             axes, [mean + sign * half for mean, half in measured for sign in (1, -1)]
@@ -166,33 +175,35 @@ def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         draw_rules(axes)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-    def knob_scales(axes) -> None:
-        scales(axes)
+    def set_up_knob_axes(axes) -> None:
+        set_up_axes(axes)
         set_up_octaves_x(axes, values)
         axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
-    meanings = [f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values)]
+    meanings = [
+        f"{MARKER_NAMES[index % len(MARKER_NAMES)]} {value}" for index, value in enumerate(values)
+    ]
     caption = [
         (
             f"Loss minus the floor (nats/token) at {multiple} times the training length,"
             f" {knob.meaning.format(', '.join(meanings))}."
         ),
         _data_line(shown),
-        line_of(
+        joined_sentences(
             "G: the gain from the second half of the window.",
-            f"Scales: y {BENT}; G {LINEAR}; the x on the right {LOG}.",
+            f"Scales: y {LINEAR_THEN_LOG}; G {LINEAR}; the x on the right {LOG}.",
             bars_line(shown, "difference", bars),
         ),
-        *sentences(two_seeds(shown)),
+        *as_sentences(two_seeds(shown)),
     ]
     panels = [
-        Panel("Against G (nats/token)", by_gain, scales),
-        Panel(knob.heading, by_knob, knob_scales),
+        Panel("Against G (nats/token)", by_gain, set_up_axes),
+        Panel(knob.heading, by_knob, set_up_knob_axes),
     ]
     return draw_panels(title, [panels], caption)
 
 
-def _parts_of_line(
+def _lines_of_parts(
     method: Method,
     parts: list[list[CurvePoint]],
     x_of: Callable[[CurvePoint], float],
@@ -214,22 +225,26 @@ def _data_line(points: Sequence[CurvePoint], more: str = "") -> str:
     return data_line(points, targets + more)
 
 
-@report_figure(OVERALL, "floors", "Loss and floor by steps of training", place=2)
-def floors(points: list[CurvePoint], title: str, bars: str = INTERVAL):
+@report_figure(OVERALL_KIND, "floors", "Loss and floor by steps of training", place=2)
+def floors_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections; None unless trainings of one length differ in steps."""
-    multiple, cells = at_multiple(points, STEPS)
+    multiple, cells = at_common_multiple(points, STEPS_KNOB)
     by_length = grouped((point for part in cells.values() for point in part), length_of)
-    numbers = {length: len({*map(steps_of, part)}) for length, part in by_length.items()}
-    most = max(numbers, key=lambda length: numbers[length], default=None)
-    if most is None or numbers[most] < 2:
+    n_steps = {length: len({*map(steps_of, part)}) for length, part in by_length.items()}
+    train_len = max(n_steps, key=lambda length: n_steps[length], default=None)
+    if train_len is None or n_steps[train_len] < 2:  # no length has trainings of several steps
         return None
-    shown = by_length[most]
+    shown = by_length[train_len]
     values = sorted({*map(steps_of, shown)})
     lines_of: dict[Method, list[Line]] = {}
     for method, of_method in grouped(shown, method_of).items():
         in_order = sorted(of_method, key=steps_of)
-        losses = [_over_seeds(point, _losses(point), point.nll, bars) for point in in_order]
-        floor = [_over_seeds(point, _floor_losses(point), point.floor, bars) for point in in_order]
+        losses = [
+            _seed_mean_mark(point, _loss_by_seed(point), point.nll, bars) for point in in_order
+        ]
+        floor = [
+            _seed_mean_mark(point, _floor_by_seed(point), point.floor, bars) for point in in_order
+        ]
         lines_of[method] = [
             Line(f"at {multiple}x", losses, Pen(OKABE_ITO[0], marker=MARKERS[0])),
             Line("floor", floor, Pen(GREY, marker=MARKERS[2])),
@@ -238,40 +253,40 @@ def floors(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     ends = [end for mark in marks for end in (mark.y, mark.low, mark.high) if end is not None]
     margin = 0.06 * (max(ends) - min(ends))
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         set_up_octaves_x(axes, values, label="steps of training")
         axes.set_xlim(values[0] / 1.2, values[-1] * 1.2)
         axes.set_ylim(min(ends) - margin, max(ends) + margin)
 
-    panels = [Panel(line_name(*method), lines, scales) for method, lines in lines_of.items()]
+    panels = [Panel(line_name(*method), lines, set_up_axes) for method, lines in lines_of.items()]
     caption = [
         (
             f"Loss (nats/token) at {multiple} times the training length of {shown[0].train_len}"
             " tokens, and the floor: the loss with exactly that context."
         ),
         _data_line(shown),
-        line_of(scales_line(LOG, LINEAR), _over_seeds_line(shown, bars)),
+        joined_sentences(scales_line(LOG, LINEAR), _seed_bars_line(shown, bars)),
     ]
-    return draw_panels(title, in_rows(panels, 3), caption, NARROW, NARROW)
+    return draw_panels(title, in_rows(panels, 3), caption, NARROW_PANEL, NARROW_PANEL)
 
 
-def _over_seeds_line(points: Sequence[CurvePoint], bars: str) -> str:
+def _seed_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
     """Sentence on the bars of losses and floors, which are over seeds alone."""
     several = [point for point in points if point.n_seeds > 1]
     if bars == NO_BARS:
         return ""
     if not several:
-        return f"No bars: {ALONE}."
+        return f"No bars: {ONE_SEED}."
     if bars == SEED_LINES:
-        return SEEDS_SHOWN
-    return f"Bars: 95 % t interval over {counted('seeds', several)}."
+        return SEEDS_SENTENCE
+    return f"Bars: 95 % t interval over {units_with_numbers('seeds', several)}."
 
 
-def _losses(point: CurvePoint) -> dict[int, float]:
+def _loss_by_seed(point: CurvePoint) -> dict[int, float]:
     return {seed.row["seed"]: seed.row["nll"] for seed in point.seeds or ()}
 
 
-def _floor_losses(point: CurvePoint) -> dict[int, float]:
+def _floor_by_seed(point: CurvePoint) -> dict[int, float]:
     """{seed: loss of its floor}."""
     return {
         seed.row["seed"]: seed.against_floor.base
@@ -280,7 +295,7 @@ def _floor_losses(point: CurvePoint) -> dict[int, float]:
     }
 
 
-def _over_seeds(point: CurvePoint, losses: dict[int, float], mean: float, bars: str) -> Mark:
+def _seed_mean_mark(point: CurvePoint, losses: dict[int, float], mean: float, bars: str) -> Mark:
     """Mean loss at the steps of a point, with its seeds, or its interval over two or more."""
     if len(losses) < 2 or bars == NO_BARS:
         return Mark(point.behind.steps, mean)
@@ -290,21 +305,21 @@ def _over_seeds(point: CurvePoint, losses: dict[int, float], mean: float, bars: 
     return mark_with_interval(point.behind.steps, value, half_width)
 
 
-def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> AtMultiple:
+def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> AtMultiple:
     """Points at the largest multiple of the training length that all trainings were read at.
 
     Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
     """
     measured = [
         point
-        for point in trained(points)
-        if None not in (point.gain, point.difference, knob.of(point))
+        for point in trained_from_scratch(points)
+        if None not in (point.gain, point.difference, knob.value_of(point))
         and point.length > point.train_len
         and point.length % point.train_len == 0
     ]
     different = {}  # {encoding: {value of the knob: points}}
     for encoding, of_encoding in grouped(measured, encoding_of).items():
-        by_value = grouped(of_encoding, knob.of)
+        by_value = grouped(of_encoding, knob.value_of)
         if len(by_value) > 1:
             different[encoding] = by_value
     multiples = [
@@ -319,20 +334,22 @@ def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> AtMultiple:
         if point.length == multiple * point.train_len and encoding_of(point) in different
     ]
     shown.sort(key=lambda point: point.gain)
-    cells = grouped(shown, lambda point: (knob.line(point), point.extension, point.scale_attention))
+    cells = grouped(
+        shown, lambda point: (knob.name_of(point), point.extension, point.scale_attention)
+    )
     return AtMultiple(multiple, cells)
 
 
-def trained(points: list[CurvePoint]) -> list[CurvePoint]:
+def trained_from_scratch(points: list[CurvePoint]) -> list[CurvePoint]:
     """Points of trainings from scratch."""
     return [point for point in points if not point.source and not point.behind.tuned_from]
 
 
-def joined_by(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]]:
+def lines_by_knob(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]]:
     """Lines of a method against the knob; single points are left out if others form lines."""
     lines = []
-    for line in grouped(sorted(points, key=knob.of), knob.joined).values():
-        several_at_one_value = len({knob.of(point) for point in line}) < len(line)
+    for line in grouped(sorted(points, key=knob.value_of), knob.line_of).values():
+        several_at_one_value = len({knob.value_of(point) for point in line}) < len(line)
         if several_at_one_value:
             lines += grouped(line, lambda point: point.encoding).values()
         else:
@@ -347,28 +364,28 @@ class AtLength(NamedTuple):
     cells: dict[Method, dict[int, CurvePoint]]
 
 
-@report_figure(OVERALL, "frontier", "Loss at one length by training length", place=3)
-def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
+@report_figure(OVERALL_KIND, "frontier", "Loss at one length by training length", place=3)
+def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections.
 
     None unless an encoding was trained at several lengths and read at one of the same targets.
     """
-    length, cells = at_length(points)
+    length, cells = at_common_length(points)
     if not cells:
         return None
-    methods = [method for method in cells if method != FLOOR]
-    pens = pens_of_methods(methods, yaml_names(points), by_extension=True) | {FLOOR: Pen(GREY)}
+    methods = [method for method in cells if method != FLOOR_LINE]
+    pens = pens_of_methods(methods, yaml_names(points), by_extension=True) | {FLOOR_LINE: Pen(GREY)}
     shown = [point for by_train_len in cells.values() for point in by_train_len.values()]
     lengths = sorted({point.train_len for point in shown})
-    base = _trained_on(length, cells)
+    base = _point_trained_at(length, cells)
 
     def mark(method: Method, train_len: int, point: CurvePoint) -> Mark:
-        at_floor = method == FLOOR
+        at_floor = method == FLOOR_LINE
         if base is None and at_floor:
             return Mark(train_len, point.floor)
         if base is None:
-            return barred_mark(point, train_len, "nll", bars)
-        return _minus_mark(train_len, point, base, bars, at_floor)
+            return mark_with_bar(point, train_len, "nll", bars)
+        return _difference_mark(train_len, point, base, bars, at_floor)
 
     lines = []
     for method, by_train_len in cells.items():
@@ -377,7 +394,7 @@ def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         ]
         lines.append(Line(line_name(*method), marks, pens[method]))
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         set_up_octaves_x(axes, lengths, label="training length (tokens)")
         axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
         if base is not None:
@@ -387,50 +404,50 @@ def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     caption = [_data_line(shown, ", the same of every training")]
     if base is not None:
         heading = f"Loss at {length} tokens minus that of models trained on {length} (nats/token)"
-        of_bars = _minus_line(shown, bars)
+        of_bars = _difference_bars_line(shown, bars)
     else:
         of_bars = bars_line(shown, "nll", bars)
-    caption.append(line_of(scales_line(LOG, LINEAR), of_bars))
-    return draw_panels(title, [[Panel(heading, lines, scales)]], caption, wide=320)
+    caption.append(joined_sentences(scales_line(LOG, LINEAR), of_bars))
+    return draw_panels(title, [[Panel(heading, lines, set_up_axes)]], caption, wide=320)
 
 
-def _minus_line(points: Sequence[CurvePoint], bars: str) -> str:
+def _difference_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
     """Sentence on the bars of differences between trainings, paired by seed."""
     if bars == NO_BARS:
         return ""
     if bars == SEED_LINES:
-        return SEEDS_SHOWN
+        return SEEDS_SENTENCE
     by_units = {}
     for point in points:
         unit = point.sem_unit or "document"
         over = f"seeds x {unit}s" if point.n_seeds > 1 else unit
         by_units.setdefault(over, []).append(point)
-    units = [counted(over, of_units) for over, of_units in by_units.items()]
+    units = [units_with_numbers(over, of_units) for over, of_units in by_units.items()]
     return f"Bars: 95 % t interval of the paired difference, over {' or over '.join(units)}."
 
 
-def _minus_mark(
+def _difference_mark(
     x: float, point: CurvePoint, base: CurvePoint, bars: str, at_floor: bool = False
 ) -> Mark:
     """Mark of the loss of a point, or its floor, minus that of another, with its bar."""
-    difference = _minus(point, base, at_floor)
+    difference = _paired_difference(point, base, at_floor)
     if bars == SEED_LINES:
         return Mark(x, difference.value, seeds=difference.by_seed)
     return mark_with_interval(x, difference.value, difference.half if bars == INTERVAL else None)
 
 
-def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
+def _point_trained_at(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
     """Point without an extension of the models trained on that length; None if there is none, or
     several encodings have one.
     """
     bases = []
     for method, by_train_len in cells.items():
-        if method != FLOOR and method[1:] == ("none", "none") and length in by_train_len:
+        if method != FLOOR_LINE and method[1:] == ("none", "none") and length in by_train_len:
             bases.append(by_train_len[length])
     return bases[0] if len(bases) == 1 else None
 
 
-class Minus(NamedTuple):
+class PairedDifference(NamedTuple):
     """Difference of two losses, half of its 95 % interval or None, and {seed: its difference}."""
 
     value: float
@@ -438,7 +455,9 @@ class Minus(NamedTuple):
     by_seed: dict[int, float]
 
 
-def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> Minus:
+def _paired_difference(
+    point: CurvePoint, base: CurvePoint, at_floor: bool = False
+) -> PairedDifference:
     """Loss of a point, or its floor, minus that of another on the same targets.
 
     The interval is over the seeds that both have, crossed with documents; None where these sums are
@@ -446,74 +465,79 @@ def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> Minus
     bases = {seed.row["seed"]: seed for seed in base.seeds or ()}
     pairs = {}
     for seed in point.seeds or ():
-        measured = _floor_of(seed) if at_floor else seed
+        measured = _floor_as_seed(seed) if at_floor else seed
         number = seed.row["seed"]
-        pairs[number] = _paired(measured, bases.get(number))
+        pairs[number] = _pair_or_none(measured, bases.get(number))
     by_seed = {number: pair.difference for number, pair in pairs.items() if pair is not None}
     if not pairs or any(pair is None or pair.sums is None for pair in pairs.values()):
-        return Minus((point.floor if at_floor else point.nll) - base.nll, None, by_seed)
+        return PairedDifference((point.floor if at_floor else point.nll) - base.nll, None, by_seed)
     difference, half_width, _ = interval(list(pairs.values()), point.sem_unit)
-    return Minus(difference, half_width, by_seed)
+    return PairedDifference(difference, half_width, by_seed)
 
 
-def _floor_of(seed: Seed) -> Seed | None:
+def _floor_as_seed(seed: Seed) -> Seed | None:
     paired = seed.against_floor
     return Seed(paired.other, paired.row) if paired else None
 
 
-def _paired(seed: Seed | None, base: Seed | None) -> Paired | None:
+def _pair_or_none(seed: Seed | None, base: Seed | None) -> Paired | None:
     """Loss of a seed minus that of another; None where one is unknown, or their targets differ."""
     if seed is None or base is None or not seed.evaluation.same_targets(base.evaluation):
         return None
     return compare(seed.evaluation, seed.row, base.evaluation, base.row)
 
 
-def at_length(points: list[CurvePoint]) -> AtLength:
+def at_common_length(points: list[CurvePoint]) -> AtLength:
     """Points at the longest length that all trainings of an encoding were read at.
 
     It is at least the longest training length; 0, without points, if there is none.
     """
     best = AtLength(0, {})
-    measured = [point for point in trained(points) if point.nll is not None and not point.window]
-    for same_texts in grouped(measured, _same_texts).values():
+    measured = [
+        point
+        for point in trained_from_scratch(points)
+        if point.nll is not None and not point.window
+    ]
+    for same_texts in grouped(measured, _text_and_encoding).values():
         by_train_len = grouped(same_texts, length_of)
-        read = [{point.length for point in part} for part in by_train_len.values()]
-        common = set.intersection(*read)
+        lengths_read = [{point.length for point in part} for part in by_train_len.values()]
+        common = set.intersection(*lengths_read)
         length = max((length for length in common if length >= max(by_train_len)), default=0)
         if len(by_train_len) > 1 and length > best.length:
             best = AtLength(
-                length, _cells([point for point in same_texts if point.length == length])
+                length,
+                _by_method_and_train_len([point for point in same_texts if point.length == length]),
             )
     return best
 
 
-def _same_texts(point: CurvePoint) -> tuple:
+def _text_and_encoding(point: CurvePoint) -> tuple:
     """Key of the points of an encoding that were scored on the same texts."""
     return (*point.section[:3], point.setting, encoding_of(point))
 
 
-def _cells(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
-    """{method: {training length: point}}; that of FLOOR has the first with a floor."""
+def _by_method_and_train_len(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
+    """{method: {training length: point}}; that of FLOOR_LINE has the first with a floor."""
     cells: dict[Method, dict[int, CurvePoint]] = {}
     for point in points:
         method = (encoding_of(point), point.extension, point.scale_attention)
         cells.setdefault(method, {})[point.train_len] = point
         if point.floor is not None:
-            cells.setdefault(FLOOR, {}).setdefault(point.train_len, point)
+            cells.setdefault(FLOOR_LINE, {}).setdefault(point.train_len, point)
     return cells
 
 
 @report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
-def steps(points: list[CurvePoint], title: str, bars: str = INTERVAL):
+def steps_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of a section's losses; None if no method was fine-tuned by several step counts."""
     shown = fine_tuned_by_steps([point for point in points if point.nll is not None])
     if not shown:
         return None
-    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)], bars)
+    return _draw_by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)], bars)
 
 
 @report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
-def accuracy_steps(section: list[Score], title: str, bars: str = INTERVAL):
+def accuracy_steps_figure(section: list[Score], title: str, bars: str = INTERVAL):
     """Figure of a section's accuracies, a row for each task; None if no method was fine-tuned by
     several step counts.
     """
@@ -525,13 +549,13 @@ def accuracy_steps(section: list[Score], title: str, bars: str = INTERVAL):
             parts[f"{task}: accuracy"] = by_steps
     if not parts:
         return None
-    notes = [caption_lines(section)[0]]
+    notes = [question_lines(section)[0]]
     if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
         notes.append(
             f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest"
             " length inside the window."
         )
-    return _by_steps(parts, "accuracy", "share of answers", title, notes, bars)
+    return _draw_by_steps(parts, "accuracy", "share of answers", title, notes, bars)
 
 
 def fine_tuned_by_steps(records: Sequence[Record]) -> list[Record]:
@@ -548,55 +572,55 @@ def fine_tuned_by_steps(records: Sequence[Record]) -> list[Record]:
     return several
 
 
-def _by_steps(
+def _draw_by_steps(
     parts: dict[str, list[Record]],
-    value: str,
+    column: str,
     unit: str,
     title: str,
     notes: Sequence[str],
     bars: str,
 ):
-    """Figure with a row of panels for each part {heading: records}, of a column `value`."""
+    """Figure with a row of panels for each part {heading: records}, of a column."""
     shown = [record for part in parts.values() for record in part]
     lengths = _three_lengths(shown)
     parents = [record for record in shown if _is_parent(record) and record.length == lengths[0]]
     # losses are drawn minus those of the models that were fine-tuned
-    before = {record.behind.tuned_from: record for record in parents} if value == "nll" else {}
+    before = {record.behind.tuned_from: record for record in parents} if column == "nll" else {}
     relative = bool(before) and all(record.behind.tuned_from in before for record in shown)
     names = _short_names(shown)
 
     def mark(record: Record) -> Mark:
         if relative:
             parent = before[record.behind.tuned_from]
-            return _minus_mark(steps_of(record), record, parent, bars)
-        return barred_mark(record, steps_of(record), value, bars)
+            return _difference_mark(steps_of(record), record, parent, bars)
+        return mark_with_bar(record, steps_of(record), column, bars)
 
     def panel(heading: str, part: list[Record], length: int) -> Panel:
         pens = pens_of_methods(grouped(part, method_of), yaml_names(part), by_extension=True)
-        at_this = [record for record in part if record.length == length]
+        of_length = [record for record in part if record.length == length]
         lines = []
-        for method, records in grouped(at_this, method_of).items():
+        for method, records in grouped(of_length, method_of).items():
             marks = [mark(record) for record in sorted(records, key=steps_of)]
             lines.append(Line(names[method], marks, pens[method]))
         levels = [0.0]  # dashed: the models before fine-tuning, read at the first length
         if not relative:
             levels = [
-                getattr(record, value)
+                getattr(record, column)
                 for record in parents
                 if record in part and length == lengths[0]
             ]
-        scales = functools.partial(
-            _steps_scales,
+        set_up_axes = functools.partial(
+            _set_up_steps_axes,
             numbers=sorted({*map(steps_of, part)}),
             levels=levels,
-            is_share=value == "accuracy",
+            is_share=column == "accuracy",
         )
         if relative:
-            return Panel(f"{heading} minus before at {length} tokens", lines, scales)
+            return Panel(f"{heading} minus before at {length} tokens", lines, set_up_axes)
         title = f"{heading} at {length} tokens ({unit})"
-        if text_width(title, TITLE_FONT) > NARROW + SPACE_BETWEEN:
+        if text_width(title, TITLE_FONT) > NARROW_PANEL + SPACE_BETWEEN:
             title = f"{heading}\nat {length} tokens ({unit})"
-        return Panel(title, lines, scales)
+        return Panel(title, lines, set_up_axes)
 
     rows = []
     for heading, part in parts.items():
@@ -610,14 +634,14 @@ def _by_steps(
             " Losses are in nats/token, minus that of the model before at its own length"
             f" ({lengths[0]} tokens; dashed)."
         )
-        of_bars = _minus_line(shown, bars)
+        of_bars = _difference_bars_line(shown, bars)
     else:
-        of_bars = bars_line(shown, value, bars)
+        of_bars = bars_line(shown, column, bars)
         if parents:
             sentence += " Dashed line: the model before, at its own length."
     scales = "Scales: steps logarithmic, but linear up to the first number; y linear."
-    notes = [line_of(scales, of_bars), *notes]
-    return draw_panels(title, rows, [sentence, *notes], NARROW, LOW)
+    notes = [joined_sentences(scales, of_bars), *notes]
+    return draw_panels(title, rows, [sentence, *notes], NARROW_PANEL, LOW_PANEL)
 
 
 def _three_lengths(records: Sequence[Record]) -> list[int]:
@@ -639,7 +663,9 @@ def _is_parent(record: Record) -> bool:
     )
 
 
-def _steps_scales(axes, numbers: Sequence[int], levels: Sequence[float], is_share: bool) -> None:
+def _set_up_steps_axes(
+    axes, numbers: Sequence[int], levels: Sequence[float], is_share: bool
+) -> None:
     """Set up axes of numbers of steps, 0 included, and dashed lines at `levels`."""
     if is_share:
         axes.set_ylim(-0.03, 1.04)

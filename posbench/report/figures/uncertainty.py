@@ -28,37 +28,37 @@ BARS = {
     SEED_LINES: "a thin line for each seed behind the mean",
     NO_BARS: "nothing",
 }
-HALVES = {  # {column: half of its interval}
+HALF_WIDTH_COLUMNS = {  # {column: half of its interval}
     "nll": "nll_half_width",
     "difference": "half_width",
     "change": "change_half_width",
     "accuracy": "accuracy_half_width",
     "doubling": "doubling_half_width",
 }
-UNPAIRED = ("nll", "accuracy")
-NAMES = {"nll": "the loss", "accuracy": "the accuracy"}
-WAY_OUT = (
+UNPAIRED_COLUMNS = ("nll", "accuracy")
+COLUMN_WORDS = {"nll": "the loss", "accuracy": "the accuracy"}
+ONE_SEED_NO_TARGETS = (
     "one seed, and the losses of its targets are not in these files, or do not weigh alike: give"
     " the folders of runs, which have them, or train more seeds (seed=0,1,2)"
 )
 NOT_STATED = (
     "these files state none of it: give the folders of runs, or rows.csv, which has every seed"
 )
-ONE_UNIT = "one seed on one {}: train more seeds (seed=0,1,2), or evaluate more texts"
-ALONE = "one seed: train more (seed=0,1,2), or choose bars=interval"
-PAIRED = (
+ONE_SEED_ONE_UNIT = "one seed on one {}: train more seeds (seed=0,1,2), or evaluate more texts"
+ONE_SEED = "one seed: train more (seed=0,1,2), or choose bars=interval"
+COMPARE_PAIRED = (
     "Lines share their texts, so their paired difference, as compare.py gives it, is known better"
     " than their bars say."
 )
 
 
-TOO_WIDE = (
+BARS_TOO_WIDE = (
     "No bars: losses differ more from text to text than from line to line. All lines read the same"
     " texts, so compare their paired differences (compare.py)."
 )
 
 
-def check_bars(word: str) -> str:
+def checked_bars(word: str) -> str:
     """The word for bars. Raises ConfigError for one that is not in BARS."""
     if word not in BARS:
         raise ConfigError(
@@ -73,17 +73,17 @@ def interval_of(record: SectionKey, column: str) -> tuple[float, float] | None:
     That of a loss from somebody else's CSV is the one that the file states."""
     if isinstance(record, Score):
         return record.low, record.high
-    stated = _stated(record, column)
+    stated = _stated_interval(record, column)
     if stated is not None:
         return stated
     value = getattr(record, column)
-    half = getattr(record, HALVES[column], None)
+    half = getattr(record, HALF_WIDTH_COLUMNS[column], None)
     if value is None or half is None:
         return None
     return value - half, value + half
 
 
-def _stated(record: SectionKey, column: str) -> tuple[float, float] | None:
+def _stated_interval(record: SectionKey, column: str) -> tuple[float, float] | None:
     """Interval that somebody else's CSV states for a loss, or for a loss minus its floor."""
     low = getattr(record, "low", None)
     high = getattr(record, "high", None)
@@ -96,19 +96,19 @@ def _stated(record: SectionKey, column: str) -> tuple[float, float] | None:
     return None
 
 
-def hide_lines(records: Iterable[SectionKey], column: str, height: float) -> bool:
+def bars_hide_lines(records: Iterable[SectionKey], column: str, height: float) -> bool:
     """True if most intervals of a loss or accuracy take over half of an axis of that height, and
     there are several lines, which they would hide.
     """
     records = list(records)
-    if column not in UNPAIRED or len({record.method for record in records}) < 2:
+    if column not in UNPAIRED_COLUMNS or len({record.method for record in records}) < 2:
         return False
     ends = filter(None, (interval_of(record, column) for record in records))
     widths = [high - low for low, high in ends]
     return bool(widths) and median(widths) > height / 2
 
 
-def values_of_seeds(record: SectionKey, column: str) -> dict[object, float]:
+def value_by_seed(record: SectionKey, column: str) -> dict[object, float]:
     """{seed: value of a column} of a mean over several seeds; {} for one seed, or where they are
     not known.
     """
@@ -121,7 +121,7 @@ def values_of_seeds(record: SectionKey, column: str) -> dict[object, float]:
     return {seed: value for seed, value in pairs if value is not None}
 
 
-def barred_mark(
+def mark_with_bar(
     record: SectionKey, x: float, column: str, bars: str = INTERVAL, marker: str | None = None
 ) -> Mark | None:
     """Mark of a column of a record with its bar or its seeds; None for no value."""
@@ -129,7 +129,7 @@ def barred_mark(
     if value is None:
         return None
     if bars == SEED_LINES:
-        return Mark(x, value, marker=marker, seeds=values_of_seeds(record, column))
+        return Mark(x, value, marker=marker, seeds=value_by_seed(record, column))
     ends = interval_of(record, column) if bars == INTERVAL else None
     low, high = ends or (None, None)
     return Mark(x, value, low, high, marker)
@@ -150,20 +150,20 @@ def bars_line(records: Iterable[SectionKey], column: str, bars: str = INTERVAL) 
     barred = [record for record in records if interval_of(record, column)]
     bare = [record for record in records if not interval_of(record, column)]
     if not barred:
-        return f"No bars: {_reason(bare)}."
+        return f"No bars: {_why_no_interval(bare)}."
     line = f"Bars: {interval_words(barred, column)}."
     if bare:
-        line += f" Without a bar: {_reason(bare)}."
-    if column in UNPAIRED and len({record.method for record in barred}) > 1:
-        line += f" {PAIRED}"
+        line += f" Without a bar: {_why_no_interval(bare)}."
+    if column in UNPAIRED_COLUMNS and len({record.method for record in barred}) > 1:
+        line += f" {COMPARE_PAIRED}"
     return line
 
 
 def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
-    several = [record for record in records if values_of_seeds(record, column)]
+    several = [record for record in records if value_by_seed(record, column)]
     if not several:
-        return f"No lines of seeds: {ALONE}."
-    counts = span(len(values_of_seeds(record, column)) for record in several)
+        return f"No lines of seeds: {ONE_SEED}."
+    counts = span(len(value_by_seed(record, column)) for record in several)
     return f"Thin lines: the {counts} seeds of each mean."
 
 
@@ -175,7 +175,7 @@ def _shade_line(records: Sequence[StepPoint]) -> str:
     return f"Shade: from the lowest to the highest of {span(several)} seeds."
 
 
-def _reason(records: Sequence[SectionKey]) -> str:
+def _why_no_interval(records: Sequence[SectionKey]) -> str:
     """Reason why no interval of records is known, with the way out."""
     if all(getattr(record, "foreign", False) for record in records):
         sources = sorted({record.source for record in records if record.source})
@@ -185,8 +185,8 @@ def _reason(records: Sequence[SectionKey]) -> str:
         return NOT_STATED
     for record in measured:
         if record.n_units == 1:
-            return ONE_UNIT.format(record.sem_unit)
-    return WAY_OUT
+            return ONE_SEED_ONE_UNIT.format(record.sem_unit)
+    return ONE_SEED_NO_TARGETS
 
 
 def interval_words(records: Iterable[SectionKey], column: str) -> str:
@@ -198,25 +198,25 @@ def interval_words(records: Iterable[SectionKey], column: str) -> str:
     foreign = [record for record in barred if getattr(record, "foreign", False)]
     parts = []
     if measured:
-        by_units = grouped(measured, lambda record: _over(record, column))
-        units = [counted(over, by_units[over]) for over in sorted(by_units)]
-        what = NAMES.get(column, "the paired difference")
+        by_units = grouped(measured, lambda record: _interval_units(record, column))
+        units = [units_with_numbers(over, by_units[over]) for over in sorted(by_units)]
+        measured_words = COLUMN_WORDS.get(column, "the paired difference")
         kind = "95 % interval" if isinstance(measured[0], Score) else "95 % t interval"
-        parts.append(f"{kind} of {what}, over {' or over '.join(units)}")
+        parts.append(f"{kind} of {measured_words}, over {' or over '.join(units)}")
     if foreign:
         sources = sorted({record.source or "the file" for record in foreign})
         parts.append(f"as {' and '.join(sources)} states them")
     return "; ".join(parts)
 
 
-def _over(record: SectionKey, column: str) -> str:
+def _interval_units(record: SectionKey, column: str) -> str:
     """Units of the interval of a column."""
-    if isinstance(record, CurvePoint) and column in UNPAIRED:
+    if isinstance(record, CurvePoint) and column in UNPAIRED_COLUMNS:
         return record.nll_over or ""
     return record.over or ""
 
 
-def counted(over: str, records: Sequence[SectionKey]) -> str:
+def units_with_numbers(over: str, records: Sequence[SectionKey]) -> str:
     """Units of intervals with their numbers.
 
     "seeds x documents" gives "3 to 5 seeds crossed with 291 documents"."""

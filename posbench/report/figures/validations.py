@@ -3,7 +3,13 @@
 import functools
 from collections.abc import Iterable, Sequence
 
-from posbench.report.figures.captions import LINEAR, data_line, line_name, line_of, scales_line
+from posbench.report.figures.captions import (
+    LINEAR,
+    data_line,
+    joined_sentences,
+    line_name,
+    scales_line,
+)
 from posbench.report.figures.lines import (
     Line,
     Panel,
@@ -15,12 +21,12 @@ from posbench.report.figures.lines import (
 from posbench.report.figures.palette import pens_by_length
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import FONT_SIZE, draw_rules
-from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
+from posbench.report.figures.uncertainty import INTERVAL, bars_line, mark_with_bar
 from posbench.report.records import StepPoint, grouped
 
-MANY = 12  # steps above which lines have no markers
-COLUMNS = 3  # of panels
-EARLY = 10  # the first tenth of the steps may lie above the axes
+MOST_MARKED_STEPS = 12  # steps above which lines have no markers
+PANEL_COLUMNS = 3  # of panels
+EARLY_STEPS_DIVISOR = 10  # the first tenth of the steps may lie above the axes
 
 
 @report_figure("validation", "validation", "Loss by length while the models trained")
@@ -30,7 +36,7 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
     if not finite:
         return None
     pens = pens_by_length(point.length for point in section)
-    edges = y_ends_by_step([(point.step, point.nll) for point in finite])
+    edges = late_loss_range([(point.step, point.nll) for point in finite])
     steps = sorted({point.step for point in section})
     panels = []
     for method, points in grouped(finite, lambda point: point.method).items():
@@ -39,30 +45,32 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
             name = f"{length} tokens"
             if length == section[0].train_len:
                 name += " (trained)"
-            shape = None if len(steps) <= MANY else ""
-            marks = [barred_mark(point, point.step, "nll", bars, shape) for point in of_length]
+            shape = None if len(steps) <= MOST_MARKED_STEPS else ""
+            marks = [mark_with_bar(point, point.step, "nll", bars, shape) for point in of_length]
             lines.append(Line(name, marks, pens[length], band=True))
-        is_left = len(panels) % COLUMNS == 0
-        scales = functools.partial(_set_up, steps=steps, edges=edges, is_left=is_left)
-        beyond = values_beyond_top(lines, edges[1], steps) if len(steps) <= MANY else {}
-        panels.append(Panel(line_name(*method[:3]), lines, scales, beyond=beyond))
-    rows = [with_names_in_last_panel(row) for row in in_rows(panels, COLUMNS)]
+        is_left = len(panels) % PANEL_COLUMNS == 0
+        set_up_axes = functools.partial(_set_up_axes, steps=steps, edges=edges, is_left=is_left)
+        beyond = (
+            values_beyond_top(lines, edges[1], steps) if len(steps) <= MOST_MARKED_STEPS else {}
+        )
+        panels.append(Panel(line_name(*method[:3]), lines, set_up_axes, beyond_top=beyond))
+    rows = [with_names_in_last_panel(row) for row in in_rows(panels, PANEL_COLUMNS)]
     return draw_panels(title, rows, _caption(section, bars))
 
 
-def y_ends_by_step(places: Iterable[tuple[float, float]]) -> tuple[float, float]:
+def late_loss_range(places: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """Bottom and top of the y axis of (step, loss): all losses but those of the first steps, whose
     fall would flatten the rest.
     """
     places = list(places)
     last_step = max(step for step, _ in places)
-    late = [loss for step, loss in places if EARLY * step >= last_step]
+    late = [loss for step, loss in places if EARLY_STEPS_DIVISOR * step >= last_step]
     low, high = min(late), max(late)
     margin = 0.06 * ((high - low) or 0.1)
     return low - margin, high + margin
 
 
-def _set_up(axes, steps: Sequence[int], edges: tuple[float, float], is_left: bool) -> None:
+def _set_up_axes(axes, steps: Sequence[int], edges: tuple[float, float], is_left: bool) -> None:
     draw_rules(axes)
     margin = 0.03 * (steps[-1] - steps[0]) or 1
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
@@ -76,4 +84,4 @@ def _caption(section: list[StepPoint], bars: str) -> list[str]:
     """Lines of a caption: what was measured, the scales, and what the shade is."""
     targets = f"the same {section[0].n_targets} targets at every length and step"
     scales = scales_line(LINEAR, f"{LINEAR}, of the losses from a tenth of the steps on")
-    return [data_line(section, targets), line_of(scales, bars_line(section, "nll", bars))]
+    return [data_line(section, targets), joined_sentences(scales, bars_line(section, "nll", bars))]

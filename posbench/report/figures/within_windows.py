@@ -14,27 +14,27 @@ from typing import NamedTuple
 from posbench.report.figures.captions import (
     LINEAR,
     LOG,
-    caption,
+    as_sentences,
+    curve_caption,
     data_line,
-    line_of,
+    joined_sentences,
     scales_line,
-    sentences,
 )
 from posbench.report.figures.lines import Mark, Panel, draw_panels, mark_with_interval, short_number
-from posbench.report.figures.method_lines import Group, groups, lines_of, marks_of
+from posbench.report.figures.method_lines import Group, lines_of_methods, marked_lines, panel_groups
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import EARLY_DIVISOR, GREY, set_up_octaves_x, write_note
 from posbench.report.figures.uncertainty import (
+    BARS_TOO_WIDE,
     INTERVAL,
     NO_BARS,
     SEED_LINES,
-    TOO_WIDE,
-    barred_mark,
+    bars_hide_lines,
     bars_line,
-    hide_lines,
     interval_of,
     interval_words,
-    values_of_seeds,
+    mark_with_bar,
+    value_by_seed,
 )
 from posbench.report.footnotes import contexts_of
 from posbench.report.method_words import source_suffix
@@ -43,7 +43,7 @@ from posbench.report.tables import gain_cell
 
 Reading = tuple[float | None, float | None]  # a value and half of its interval
 Value = Callable[[ContextPoint | CurvePoint], Reading]
-ROOM = 0.3  # nats/token
+ROOM_ABOVE = 0.3  # nats/token
 
 
 @report_figure("context", "context", "Loss by context")
@@ -52,12 +52,12 @@ def by_context(section: list[ContextPoint], title: str, bars: str = INTERVAL):
     panels = []
     cut = False
     for heading, column, value in (
-        ("Loss (nats/token)", "nll", _loss),
-        ("Gain from the doubling to c tokens (nats/token)", "doubling", _doubling),
+        ("Loss (nats/token)", "nll", _loss_reading),
+        ("Gain from the doubling to c tokens (nats/token)", "doubling", _doubling_reading),
     ):
         points = [step for step in section if value(step)[0] is not None]
         if points:
-            ends = edges([value(step) for step in points])
+            ends = edges_around([value(step) for step in points])
             mark = functools.partial(_context_mark, column=column, value=value, bars=bars)
             panels.append(_context_panel(heading, points, section, mark, ends))
             cut = cut or ends.cut
@@ -68,15 +68,15 @@ def _context_mark(step: ContextPoint, column: str, value: Value, bars: str) -> M
     """Mark of a step; bars of its loss are those of the difference to the training length."""
     loss, half = value(step)
     if bars == SEED_LINES:
-        return Mark(step.context, loss, seeds=values_of_seeds(step, column))
+        return Mark(step.context, loss, seeds=value_by_seed(step, column))
     return mark_with_interval(step.context, loss, half if bars == INTERVAL else None)
 
 
-def _loss(step: ContextPoint) -> Reading:
+def _loss_reading(step: ContextPoint) -> Reading:
     return step.nll, step.half_width
 
 
-def _doubling(step: ContextPoint) -> Reading:
+def _doubling_reading(step: ContextPoint) -> Reading:
     return step.doubling, step.doubling_half_width
 
 
@@ -90,7 +90,7 @@ def _context_panel(
     train_len = section[0].train_len
     contexts = [step.context for step in points]
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         label = "c, tokens of context before every target"
         set_up_octaves_x(axes, tick_lengths(contexts), train_len, label)
         right = max(*contexts, train_len) * 1.25
@@ -106,7 +106,7 @@ def _context_panel(
         if ends.low < 0 < ends.high:
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-    return Panel(heading, lines_of(points, section, mark), scales)
+    return Panel(heading, lines_of_methods(points, section, mark), set_up_axes)
 
 
 class Edges(NamedTuple):
@@ -117,7 +117,7 @@ class Edges(NamedTuple):
     cut: bool = False
 
 
-def edges(values: Sequence[Reading]) -> Edges:
+def edges_around(values: Sequence[Reading]) -> Edges:
     """Edges around values with intervals; those of two seeds can be wider than everything else."""
     means = [mean for mean, _ in values]
     ends = [mean + sign * (half or 0.0) for mean, half in values for sign in (1, -1)]
@@ -136,11 +136,11 @@ def _context_caption(section: list[ContextPoint], cut: bool, bars: str) -> list[
         notes.append(f"On the left they are those of the difference to {train_len} tokens.")
         if cut:
             notes.append("Bars at an edge are cut.")
-    lines.append(line_of(*notes))
+    lines.append(joined_sentences(*notes))
     gains = []
     for (encoding, *_, source), by_context in methods(section).items():
         gains.append(f"{encoding}{source_suffix(source)} {gain_cell(by_context.get(train_len))}")
-    lines += sentences(two_seeds(section))
+    lines += as_sentences(two_seeds(section))
     lines.append(
         f"G, the gain from the second half of the window ({train_len // 2} -> {train_len}):"
         f" {'; '.join(gains)}."
@@ -156,7 +156,7 @@ class Column:
     name: str  # of the column of a CSV
     edges: Edges
     points: list[CurvePoint]
-    trained_note: bool  # else a line at zero
+    notes_train_len: bool  # False: a line at zero instead
 
 
 @report_figure("position", "position", "Loss by position")
@@ -167,15 +167,15 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     # {end of a bin: its middle}
     middles = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     curve = [point for point in curve if EARLY_DIVISOR * point.length >= train_len] or curve
-    loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, trained_note=True)
+    loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, notes_train_len=True)
     columns = [loss]
     loss_bars = bars
     height = loss.edges.high - loss.edges.low
-    if bars == INTERVAL and hide_lines(loss.points, "nll", height):
+    if bars == INTERVAL and bars_hide_lines(loss.points, "nll", height):
         loss_bars = NO_BARS
-    notes = caption(curve, relative=False, scales=scales_line(LOG, LINEAR), bars=loss_bars)
+    notes = curve_caption(curve, relative=False, scales=scales_line(LOG, LINEAR), bars=loss_bars)
     if loss_bars != bars:
-        notes.append(TOO_WIDE)
+        notes.append(BARS_TOO_WIDE)
     inside = [point for point in curve if point.change is not None and point.length <= train_len]
     if inside:
         columns.append(_change_column(inside, train_len))
@@ -183,7 +183,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             "Right: the loss of each token minus its loss without an extension, up to the training"
             " length."
         )
-        notes.append(line_of(right, bars_line(inside, "change", bars)))
+        notes.append(joined_sentences(right, bars_line(inside, "change", bars)))
     bars_of_columns = {column.name: bars for column in columns} | {"nll": loss_bars}
     if any(_has_intervals(column, bars_of_columns[column.name]) for column in columns):
         notes.append("Bars are cut at an edge.")
@@ -192,7 +192,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             _position_panel(group, column, curve, middles, bars_of_columns[column.name])
             for column in columns
         ]
-        for group in groups(curve)
+        for group in panel_groups(curve)
     ]
     return draw_panels(title, rows, notes)
 
@@ -201,17 +201,17 @@ def _has_intervals(column: Column, bars: str) -> bool:
     return bars == INTERVAL and any(interval_of(point, column.name) for point in column.points)
 
 
-def _change(point: CurvePoint) -> Reading:
+def _change_reading(point: CurvePoint) -> Reading:
     return point.change, point.change_half_width
 
 
 def _change_column(points: list[CurvePoint], train_len: int) -> Column:
-    ends = edges([(0.0, None), *map(_change, points)])
+    ends = edges_around([(0.0, None), *map(_change_reading, points)])
     # a method that costs so much would flatten the others; its value follows its name
-    if ends.high > 2 * ROOM:
-        ends = ends._replace(high=ROOM)
+    if ends.high > 2 * ROOM_ABOVE:
+        ends = ends._replace(high=ROOM_ABOVE)
     heading = f"minus no extension, up to {train_len}"
-    return Column(heading, "change", ends, points, trained_note=False)
+    return Column(heading, "change", ends, points, notes_train_len=False)
 
 
 def _position_panel(
@@ -229,9 +229,9 @@ def _position_panel(
     def mark(point: CurvePoint) -> Mark | None:
         if point not in column.points:
             return None
-        return barred_mark(point, middles[point.length], column.name, bars)
+        return mark_with_bar(point, middles[point.length], column.name, bars)
 
-    def scales(axes) -> None:
+    def set_up_axes(axes) -> None:
         train_len = curve[0].train_len
         lengths = [point.length for point in column.points]
         powers_of_two = {length for length in lengths if length & (length - 1) == 0}
@@ -240,7 +240,7 @@ def _position_panel(
         left = min(middles[length] for length in lengths) / 1.1
         right = max(*lengths, train_len) * 1.02
         axes.set(xlim=(left, right), ylim=(column.edges.low, column.edges.high))
-        if column.trained_note:
+        if column.notes_train_len:
             style = {
                 "xycoords": axes.get_xaxis_transform(),
                 "ha": "right",
@@ -252,27 +252,27 @@ def _position_panel(
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
     lines = []
-    for line in lines_of(group.points, curve, mark):
+    for line in lines_of_methods(group.points, curve, mark):
         # the last value of one that the axis cuts follows its name
         last = line.marks[-1].y
         if last > column.edges.high:
             line = replace(line, name=f"{line.name} {short_number(last, signed=False)}")
         lines.append(line)
     heading = f"{group.heading}, {column.heading}" if group.heading else column.heading
-    others = [line.marks for line in marks_of(group.others, mark)]
-    return Panel(heading, lines, scales, others)
+    others = [line.marks for line in marked_lines(group.others, mark)]
+    return Panel(heading, lines, set_up_axes, others)
 
 
 def _loss_edges(curve: list[CurvePoint]) -> Edges:
     """Edges of the axis of losses: those inside the training length, and above as much again.
 
-    Above there is room for at least ROOM.
+    Above there is room for at least ROOM_ABOVE.
     """
     finite = [point for point in curve if point.nll is not None]
     losses = [point.nll for point in finite] or [0.0]
     inside = [point.nll for point in finite if point.length <= point.train_len] or losses
     span = max(inside) - min(inside)
     low = min(losses)
-    high = min(max(losses), max(inside) + max(span, ROOM))
+    high = min(max(losses), max(inside) + max(span, ROOM_ABOVE))
     margin = 0.05 * ((high - low) or 0.1)
     return Edges(low - margin, high + margin)

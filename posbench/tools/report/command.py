@@ -50,12 +50,12 @@ def report(request: Request) -> None:
 
     With runs= an experiment is its title and the name of the folder. Works from files alone: code
     named in a results folder is never executed."""
-    from posbench.report.figures.uncertainty import INTERVAL, check_bars
+    from posbench.report.figures.uncertainty import INTERVAL, checked_bars
     from posbench.report.report import collect
     from posbench.report.write_report import write
 
     # demo reports with the keys of run.py, which has no figures
-    bars = check_bars(request.cfgs[0].get("bars", INTERVAL))
+    bars = checked_bars(request.cfgs[0].get("bars", INTERVAL))
     selection = _select(request)
     if selection.empty:
         reasons = f" ({'; '.join(selection.notes)})" if selection.notes else ""
