@@ -12,7 +12,7 @@ from posbench.data.corpus import Corpus, fit_corpus
 from posbench.evaluation.registry import protocol
 from posbench.sweep.jobs import Job
 
-METHODS = ("extension", "scale_attention")
+METHOD_GROUPS = ("extension", "scale_attention")
 
 
 def single_model_request(

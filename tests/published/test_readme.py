@@ -54,7 +54,7 @@ OPTIONS = {
     "runs list": runs.LIST,
     "compare": compare_options,
     "runs gc": runs.GC,
-    "compat": anatomy.COMPAT,
+    "compat": anatomy.COMPAT_OPTIONS,
     "benchmark": benchmark.DEFAULTS,
 }
 

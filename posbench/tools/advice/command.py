@@ -17,10 +17,10 @@ from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job
-from posbench.tools.advice.decide import advice_content, finalists, rankings
+from posbench.tools.advice.decide import advice_content, finalists, rankings_by_use
 from posbench.tools.advice.measure import Measurements
 from posbench.tools.advice.plan import AdvicePlan, chosen_families, plan_advice
-from posbench.tools.request import METHODS, single_model_request, windows_to_read
+from posbench.tools.request import METHOD_GROUPS, single_model_request, windows_to_read
 
 SCRIPT = "scripts/advise.py"
 # Keys of evaluate that the plan leaves open.
@@ -33,7 +33,7 @@ def advise(request: Request) -> None:
         request,
         f"{SCRIPT} advises on",
         "or give run= of the fine-tuned one",
-        METHODS,
+        METHOD_GROUPS,
         EVALUATE,
         f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)",
     )
@@ -54,7 +54,7 @@ def advise(request: Request) -> None:
     measurements = Measurements(raw, request.launcher, command, plan, job)
     if raw["dry"]:
         check_devices([job], request.launcher)
-        print("\n".join(measurements.describe(families, windows)))
+        print("\n".join(measurements.plan_lines(families, windows)))
         return
     print(
         f"{plan.train_len:,} to {plan.target:,} tokens, {plan.work_words} (dry=true tells the"
@@ -64,11 +64,11 @@ def advise(request: Request) -> None:
     )
     measurements.search(families)
     validation = measurements.losses["validation"]
-    ranking = rankings(validation, plan)
+    ranking = rankings_by_use(validation, plan)
     final = finalists(ranking, measurements.options, validation, plan)
     measurements.measure(
         "test",
-        plan.judged(final, measurements.options),
+        plan.third_stage(final, measurements.options),
         f"judging {len(final)} options on test documents",
     )
     _write(measurements, ranking)
@@ -93,7 +93,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
     """Write advice.json, the page and the figures, and print the advice."""
     from posbench.report.figures.style import write_figure
     from posbench.report.html_parts import svg
-    from posbench.tools.advice.settings import options_to_set, setting
+    from posbench.tools.advice.settings import options_to_set, setting_content
     from posbench.tools.advice.show import advice_figure, advice_page, advice_text
 
     config = measurements.job.config
@@ -121,7 +121,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
     content["settings"] = {}
     for name in options_to_set(content["answers"]):
         option = measurements.options[name]
-        content["settings"][name] = setting(measurements, option, out)
+        content["settings"][name] = setting_content(measurements, option, out)
     write_json(out / "advice.json", content)
     figures = write_figure(advice_figure(content), out / "advice")
     drawing = svg(

@@ -47,18 +47,18 @@ class Losses:
     document_T: np.ndarray
     nll: Mapping[str, Mapping[int, np.ndarray]]
 
-    def over(self, name: str, lengths: Sequence[int]) -> np.ndarray | None:
+    def mean_over_lengths(self, name: str, lengths: Sequence[int]) -> np.ndarray | None:
         """Mean loss of each target over some lengths [T]; None if one of them was not measured."""
         by_length = self.nll.get(name, {})
         if not all(length in by_length for length in lengths):
             return None
         return np.mean([by_length[length] for length in lengths], axis=0)
 
-    def means(self, lengths: Sequence[int]) -> dict[str, float]:
+    def mean_by_option(self, lengths: Sequence[int]) -> dict[str, float]:
         """{option: mean loss over the lengths}, of options that were measured at all of them."""
         means = {}
         for name in self.nll:
-            loss_T = self.over(name, lengths)
+            loss_T = self.mean_over_lengths(name, lengths)
             if loss_T is not None:
                 means[name] = float(loss_T.mean())
         return means
@@ -68,8 +68,8 @@ class Losses:
 
         None if one was not measured there, or both have the very same losses.
         """
-        loss_T = self.over(name, lengths)
-        other_T = self.over(other, lengths)
+        loss_T = self.mean_over_lengths(name, lengths)
+        other_T = self.mean_over_lengths(other, lengths)
         if loss_T is None or other_T is None or np.array_equal(loss_T, other_T):
             return None
         with np.errstate(invalid="ignore"):
@@ -77,45 +77,45 @@ class Losses:
             return estimate([(1.0, sums([difference_T], self.document_T))])
 
 
-def ranked(means: Mapping[str, float]) -> list[str]:
+def names_by_mean(means: Mapping[str, float]) -> list[str]:
     """Names by their mean loss, the best first, without those that are not finite.
 
     Equal ones stay in their order.
 
-    >>> ranked({"pi": 3.2, "yarn": 3.0, "ntk": float("inf")})
+    >>> names_by_mean({"pi": 3.2, "yarn": 3.0, "ntk": float("inf")})
     ['yarn', 'pi']
     """
     finite_names = [name for name, mean in means.items() if math.isfinite(mean)]
     return sorted(finite_names, key=means.__getitem__)
 
 
-def rankings(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
+def rankings_by_use(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
     """{use: options by their mean loss, the best first}.
 
     Options without a setting come first among equals.
     """
     order = sorted(losses.nll, key=lambda name: name not in WITHOUT_SETTING)
-    cheap = _cheap(order, losses, plan)
+    within_tolerance = _within_tolerance(order, losses, plan)
     ranking = {}
     for use in USES:
-        means = losses.means(plan.lengths(use))
-        names = cheap if use == "both" else order
-        ranking[use] = ranked({name: means[name] for name in names if name in means})
+        means = losses.mean_by_option(plan.lengths_of_use(use))
+        names = within_tolerance if use == "both" else order
+        ranking[use] = names_by_mean({name: means[name] for name in names if name in means})
     return ranking
 
 
-def _cheap(names: Iterable[str], losses: Losses, plan: AdvicePlan) -> list[str]:
+def _within_tolerance(names: Iterable[str], losses: Losses, plan: AdvicePlan) -> list[str]:
     """Options whose cost is at most the tolerance at every short length.
 
     An option that was not measured counts as infinitely dear.
     """
-    means = [losses.means([length]) for length in plan.short]
-    cheap = []
+    means = [losses.mean_by_option([length]) for length in plan.short]
+    within_tolerance = []
     for name in names:
         costs = [at_length.get(name, math.inf) - at_length[UNCHANGED] for at_length in means]
         if all(cost <= plan.tolerance for cost in costs):
-            cheap.append(name)
-    return cheap
+            within_tolerance.append(name)
+    return within_tolerance
 
 
 def finalists(
@@ -134,7 +134,7 @@ def finalists(
     for use, names in ranking.items():
         best += names[:1]
         for name in names[1:]:
-            same_losses = losses.difference(names[0], name, plan.lengths(use)) is None
+            same_losses = losses.difference(names[0], name, plan.lengths_of_use(use)) is None
             if not same_losses:
                 best.append(name)
                 break
@@ -145,13 +145,13 @@ def finalists(
     return list(dict.fromkeys([*best, *fixed[:1], *by_length[:1]]))
 
 
-def verdict(differences: Iterable[Estimate], most: Sequence[float]) -> str:
+def verdict_of_intervals(differences: Iterable[Estimate], largest_allowed: Sequence[float]) -> str:
     """Verdict on "no difference exceeds its largest allowed value", by the intervals.
 
     It is confirmed if there is no difference, undecided if one has no interval.
     """
     outcome = CONFIRMED
-    for difference, bound in zip(differences, most, strict=True):
+    for difference, bound in zip(differences, largest_allowed, strict=True):
         low, high = difference.interval()
         if low > bound:
             return REFUTED
@@ -164,27 +164,29 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
     """Judge the first of a validation ranking on the losses of test documents.
 
     The answer for a use, as advice.json has it: the choice, its verdict, the option to take,
-    differences to others and costs by length as `bounds`, the next best if any and the verdict on
-    "better than the next best". Others in the ranking count if they were measured on test
-    documents. If these do not confirm the choice, the better of the two options without a setting
-    is advised.
+    differences to others and costs by length as `value_and_bounds`, the next best if any and the
+    verdict on "better than the next best". Others in the ranking count if they were measured on
+    test documents. If these do not confirm the choice, the better of the two options without a
+    setting is advised.
     """
-    lengths = plan.lengths(use)
-    choice, *others = [name for name in ranking if losses.over(name, lengths) is not None]
+    lengths = plan.lengths_of_use(use)
+    choice, *others = [
+        name for name in ranking if losses.mean_over_lengths(name, lengths) is not None
+    ]
     differences = {}  # {other option: the choice's loss minus its loss}
     for name in dict.fromkeys([*WITHOUT_SETTING, *others]):
         difference = losses.difference(choice, name, lengths)
         if difference is not None:
             differences[name] = difference
     next_best = next((name for name in others if name in differences), None)
-    shown = {}
+    differences_shown = {}
     for name in (*WITHOUT_SETTING, next_best):
         if name in differences:
-            shown[name] = differences[name]
+            differences_shown[name] = differences[name]
     # The next best counts where the choice itself needs no setting.
     judged = [
         difference
-        for name, difference in shown.items()
+        for name, difference in differences_shown.items()
         if name in WITHOUT_SETTING or choice in WITHOUT_SETTING
     ]
     costs = {}
@@ -194,16 +196,20 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
             if cost is not None:
                 costs[length] = cost
     allowed = [0.0] * len(judged) + [plan.tolerance] * len(costs)
-    of_choice = verdict([*judged, *costs.values()], allowed)
-    over_next = None if next_best is None else verdict([differences[next_best]], [0.0])
+    verdict = verdict_of_intervals([*judged, *costs.values()], allowed)
+    verdict_over_next = (
+        None if next_best is None else verdict_of_intervals([differences[next_best]], [0.0])
+    )
     return {
         "choice": choice,
-        "verdict": of_choice,
-        "advised": choice if of_choice == CONFIRMED else _better_reference(choice, shown),
-        "against": {name: bounds(difference) for name, difference in shown.items()},
-        "costs": {str(length): bounds(cost) for length, cost in costs.items()},
+        "verdict": verdict,
+        "advised": choice if verdict == CONFIRMED else _better_reference(choice, differences_shown),
+        "against": {
+            name: value_and_bounds(difference) for name, difference in differences_shown.items()
+        },
+        "costs": {str(length): value_and_bounds(cost) for length, cost in costs.items()},
         "next_best": next_best,
-        "over_next": over_next,
+        "over_next": verdict_over_next,
     }
 
 
@@ -219,12 +225,12 @@ def _better_reference(choice: str, differences: Mapping[str, Estimate]) -> str:
     return max(references, key=excess.__getitem__, default=UNCHANGED)
 
 
-def bounds(difference: Estimate) -> list[float]:
+def value_and_bounds(difference: Estimate) -> list[float]:
     """A difference as advice.json has it: [value, low, high] of its 95 % interval."""
     return [difference.value, *difference.interval()]
 
 
-def near(
+def within_noise_of_choice(
     choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[int], tolerance: float
 ) -> dict[str, Estimate]:
     """{option: its validation loss minus the choice's}, of those within noise of it.
@@ -244,7 +250,7 @@ def near(
     return within_noise
 
 
-def best_in_engines(
+def best_fixed_factor_answer(
     ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, plan: AdvicePlan
 ) -> dict | None:
     """Answer for long texts of the best fixed factor, which engines can be set to.
@@ -252,13 +258,13 @@ def best_in_engines(
     None where test documents do not confirm it.
     """
     for name in ranking:
-        if options[name].factor and losses.over(name, [plan.target]) is not None:
+        if options[name].factor and losses.mean_over_lengths(name, [plan.target]) is not None:
             answer = judge_choice("long", [name], losses, plan)
             return answer if answer["verdict"] == CONFIRMED else None
     return None
 
 
-def rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
+def costs_and_rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}."""
     # For an option with the very losses of its reference, of which there is no difference.
     equal = Estimate(
@@ -276,12 +282,12 @@ def rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
     return by_length
 
 
-def usable(name: str, losses: Losses, plan: AdvicePlan) -> dict[str, int | None]:
+def usable_lengths(name: str, losses: Losses, plan: AdvicePlan) -> dict[str, int | None]:
     """Usable length of an option among the lengths that were measured: up to there.
 
     {"surely": length, "perhaps": length}; None: not even at the first.
     """
-    by_length = rises(name, losses, plan)
+    by_length = costs_and_rises(name, losses, plan)
     perhaps_broken_from, surely_broken_from = Usable(by_length, plan.tolerance).interval()
     sure = [length for length in by_length if length < perhaps_broken_from]
     possible = [length for length in by_length if length < surely_broken_from]
@@ -310,14 +316,14 @@ def advice_content(
         "target": plan.target,
         "short": plan.short,
         "tolerance": plan.tolerance,
-        "texts": {"validation": _size(search), "test": _size(test)},
+        "texts": {"validation": _text_size(search), "test": _text_size(test)},
         "answers": _answers(plan, options, search, test, ranking),
         "options": [
-            {**_option(options[name], test, plan), "usable": usable(name, test, plan)}
+            {**_test_entry(options[name], test, plan), "usable": usable_lengths(name, test, plan)}
             for name in final
         ],
-        "factors": [_option(options[name], test, plan, plan.short) for name in fixed],
-        "search": [_searched(options[name], search) for name in search.nll],
+        "factors": [_test_entry(options[name], test, plan, plan.short) for name in fixed],
+        "search": [_validation_entry(options[name], search) for name in search.nll],
         "ranking": ranking,
     }
     return finite(content)
@@ -334,40 +340,43 @@ def _answers(
     answers = {}
     for use in USES:
         answer = judge_choice(use, ranking[use], test, plan)
-        close = near(answer["choice"], ranking[use], search, plan.lengths(use), plan.tolerance)
-        answer["near"] = {name: bounds(difference) for name, difference in close.items()}
+        close = within_noise_of_choice(
+            answer["choice"], ranking[use], search, plan.lengths_of_use(use), plan.tolerance
+        )
+        answer["near"] = {name: value_and_bounds(difference) for name, difference in close.items()}
         answers[use] = answer
-    in_engines = best_in_engines(ranking["long"], options, test, plan)
+    in_engines = best_fixed_factor_answer(ranking["long"], options, test, plan)
     if in_engines and in_engines["choice"] == answers["long"]["advised"]:
         in_engines = None  # the answer names it already
     answers["long"]["served"] = in_engines
     return answers
 
 
-def _size(losses: Losses) -> dict[str, int]:
+def _text_size(losses: Losses) -> dict[str, int]:
+    """Numbers of documents and of targets that the losses are of."""
     return {"documents": len(np.unique(losses.document_T)), "targets": len(losses.document_T)}
 
 
-def _searched(option: Option, losses: Losses) -> dict:
+def _validation_entry(option: Option, losses: Losses) -> dict:
     """An option with its mean validation losses by length."""
     by_length = losses.nll[option.name]
     nll = {str(length): float(by_length[length].mean()) for length in sorted(by_length)}
     return {"name": option.name, "family": option.family, "factor": option.factor, "nll": nll}
 
 
-def _option(
+def _test_entry(
     option: Option, losses: Losses, plan: AdvicePlan, lengths: Sequence[int] | None = None
 ) -> dict:
     """An option with a point for each length, or for each of some lengths."""
     points = []
-    for length, difference in rises(option.name, losses, plan).items():
+    for length, difference in costs_and_rises(option.name, losses, plan).items():
         if lengths is None or length in lengths:
             points.append(
                 {
                     "length": length,
                     "nll": float(losses.nll[option.name][length].mean()),
                     "against": UNCHANGED if length <= plan.train_len else CUT,
-                    "difference": bounds(difference),
+                    "difference": value_and_bounds(difference),
                 }
             )
     return {

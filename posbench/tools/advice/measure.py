@@ -13,7 +13,7 @@ from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import Timing, model_size
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
-from posbench.tools.advice.decide import WITHOUT_SETTING, Losses, ranked
+from posbench.tools.advice.decide import WITHOUT_SETTING, Losses, names_by_mean
 from posbench.tools.advice.plan import (
     AS_IT_IS,
     CUT,
@@ -22,7 +22,7 @@ from posbench.tools.advice.plan import (
     AdvicePlan,
     Option,
     OptionsAtLengths,
-    survivors,
+    families_to_go_on,
 )
 
 NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
@@ -58,15 +58,15 @@ class Measurements:
 
         return make_encoding(self.job.config)
 
-    def readings(self, at_lengths: OptionsAtLengths) -> dict[tuple[str, int], Reading]:
-        """{(option, length): the evaluation that measures it}.
+    def readings_of_acting(self, at_lengths: OptionsAtLengths) -> dict[tuple[str, int], Reading]:
+        """{(option, length): the evaluation that measures it}, of options that act.
 
-        An option that is refused or never acts goes to `left_out`.
+        One that is refused or never acts goes to `left_out` instead, the others to `options`.
         """
         readings: dict[tuple[str, int], Reading] = {}
         for option, lengths in at_lengths:
             try:
-                of_option = {length: self._reading(option, length) for length in lengths}
+                of_option = {length: self._reading_of(option, length) for length in lengths}
             except ConfigError as error:
                 self.left_out[option.name] = str(error)
                 continue
@@ -79,16 +79,16 @@ class Measurements:
             self.options[option.name] = option
         return readings
 
-    def leave_out(self, options: Sequence[Option], length: int) -> None:
+    def leave_out_without_effect(self, options: Sequence[Option], length: int) -> None:
         """Put the options that are refused or never act at a length into `left_out`."""
-        self.readings([(option, [length]) for option in options])
+        self.readings_of_acting([(option, [length]) for option in options])
 
-    def _reading(self, option: Option, length: int) -> Reading:
+    def _reading_of(self, option: Option, length: int) -> Reading:
         """Methods and length to evaluate for an option; no methods where it changes nothing."""
         from posbench.position.instantiate import make
         from posbench.position.legality import check
 
-        extension, scale = option.at(length, self.plan.train_len)
+        extension, scale = option.methods_at(length, self.plan.train_len)
         verdict = check(
             self.encoding,
             make(extension),
@@ -108,7 +108,7 @@ class Measurements:
         Raises RunError when an evaluation failed.
         """
         plan = self.plan
-        readings = self.readings(at_lengths)
+        readings = self.readings_of_acting(at_lengths)
         evaluate = {
             **self.raw["evaluate"],
             "protocol": ["fixed_targets"],
@@ -143,7 +143,7 @@ class Measurements:
         Only the best families of the first stage go on to the target.
         """
         plan = self.plan
-        probed = plan.probed(families)
+        probed = plan.first_stage(families)
         at_lengths = [
             (AS_IT_IS, [*plan.short, plan.probe]),
             (CUT_TEXT, sorted({*plan.short, plan.probe, plan.target})),
@@ -154,25 +154,29 @@ class Measurements:
         if not any(option.name in self.options for option in probed):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
             raise ConfigError(f"none of the methods has an effect on this model ({reasons}).")
-        means = self.losses["validation"].means([plan.probe])
-        order = [self.options[name].family for name in ranked(means) if name not in WITHOUT_SETTING]
-        best = survivors(list(dict.fromkeys(order)))
-        at_lengths = plan.compared(best)
+        means = self.losses["validation"].mean_by_option([plan.probe])
+        order = [
+            self.options[name].family
+            for name in names_by_mean(means)
+            if name not in WITHOUT_SETTING
+        ]
+        best = families_to_go_on(list(dict.fromkeys(order)))
+        at_lengths = plan.second_stage(best)
         # A model that is broken already at the probe is read at the target on test documents alone.
         if means[UNCHANGED] <= means[CUT]:
             at_lengths = [*at_lengths, (AS_IT_IS, [*plan.short, plan.target])]
         title = f"comparing the factors of {', '.join(best)} at {plan.target:,} tokens"
         self.measure("validation", at_lengths, title)
 
-    def describe(self, families: Sequence[str], windows: dict[str, str]) -> list[str]:
+    def plan_lines(self, families: Sequence[str], windows: dict[str, str]) -> list[str]:
         """Lines on the three stages and their time.
 
         `windows`: those of each split, in words.
         """
         plan = self.plan
         config = self.job.config
-        probed = plan.probed(families)
-        self.leave_out(probed, plan.probe)
+        probed = plan.first_stage(families)
+        self.leave_out_without_effect(probed, plan.probe)
         timing = Timing([self.job])
         # a window at the target length, whose last tokens are scored
         text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)

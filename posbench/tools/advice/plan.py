@@ -21,14 +21,19 @@ from posbench.sweep.cost import ModelSize
 # The two options that need no setting.
 UNCHANGED = "as it is"
 CUT = "cut"
-SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
+SCALED_FAMILIES = (
+    "pi",
+    "ntk",
+    "yarn",
+    "llama3",
+)  # change frequencies by a factor, which may be fixed
 # Changes frequencies by the length of the text alone, with a factor that overshoots.
-FOLLOWS = ("dynamic_ntk",)
+FOLLOWING_FAMILIES = ("dynamic_ntk",)
 # Better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with
 # twice that too.
-OVERSHOOT = ("ntk",)
+OVERSHOOTING_FAMILIES = ("ntk",)
 # Attention of their own, or a factor on the logits that no engine has.
-OWN_ATTENTION = (
+OWN_ATTENTION_FAMILIES = (
     "log_n",
     "ntk+log_n",
     "rerope",
@@ -39,22 +44,24 @@ OWN_ATTENTION = (
     "streaming",
     "lm_infinite",
 )
-SINKS = ("streaming", "lm_infinite")
-FAMILIES = (*SCALED, *FOLLOWS, *OWN_ATTENTION)
+SINK_FAMILIES = ("streaming", "lm_infinite")
+FAMILIES = (*SCALED_FAMILIES, *FOLLOWING_FAMILIES, *OWN_ATTENTION_FAMILIES)
 # Work of one text of some families, as a multiple of the plain model's.
-WORK = {
+WORK_OF_FAMILY = {
     **dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7),
-    **dict.fromkeys(SINKS, 0.6),
+    **dict.fromkeys(SINK_FAMILIES, 0.6),
 }
 BUDGET_FLOP = 1e15  # about an hour on two cores with AMX, in bf16
-SEARCH = 0.4  # share of the budget
+SEARCH_SHARE = 0.4  # share of the budget
 FEWEST_WINDOWS = {"validation": 1, "test": 3}
 MOST_WINDOWS = {"validation": 128, "test": 512}
 # Families that go on to the target: with frequencies alone, and with attention of their own.
 KEPT_SCALED = 2
 KEPT_OWN = 1
 WORK_OF_OWN = 2.3  # of a family with attention of its own, and a sink beside it
-FINALISTS = 3.5  # finalists beside the two references, as multiples of the plain model's work
+WORK_OF_FINALISTS = (
+    3.5  # finalists beside the two references, as multiples of the plain model's work
+)
 
 
 @dataclass(frozen=True)
@@ -76,18 +83,18 @@ class Option:
         """True if the factor follows the length of each text."""
         return self.frequencies and self.factor is None
 
-    def at(self, length: int, train_len: int) -> tuple[dict, dict]:
+    def methods_at(self, length: int, train_len: int) -> tuple[dict, dict]:
         """Extension and scale at one length.
 
         A factor that follows the length is a fixed one there, so both forms share evaluations.
         """
         if length <= train_len:
             # Log-n is 1 within the training length.
-            scale = node("scale_attention", "none")
-            extension = node("extension", "none" if self.name == CUT else self.extension)
+            scale = method_node("scale_attention", "none")
+            extension = method_node("extension", "none" if self.name == CUT else self.extension)
         else:
-            scale = node("scale_attention", self.scale)
-            extension = node("extension", self.extension)
+            scale = method_node("scale_attention", self.scale)
+            extension = method_node("extension", self.extension)
         # Frequencies take a fixed factor, also those of a pair such as ntk+log_n.
         if "mode" in extension and (self.frequencies or "+" in self.family):
             target = max(length, train_len)
@@ -103,14 +110,14 @@ AS_IT_IS = Option(UNCHANGED, UNCHANGED)
 CUT_TEXT = Option(CUT, CUT, extension="recompute_window")
 
 
-def node(group: str, name: str) -> dict:
+def method_node(group: str, name: str) -> dict:
     """Content of a method's yaml, to be changed at will."""
     return copy.deepcopy(group_yamls(group)[name])
 
 
-def follow(family: str) -> Option:
+def option_by_length(family: str) -> Option:
     """A family whose factor follows the length of each text, or one without a factor."""
-    if family in SCALED or family in FOLLOWS:
+    if family in SCALED_FAMILIES or family in FOLLOWING_FAMILIES:
         return Option(f"{family} by length", family, frequencies=True, extension=family)
     if family == "log_n":
         return Option(family, family, scale="log_n")
@@ -118,9 +125,9 @@ def follow(family: str) -> Option:
     return Option(family, family, extension=extension, scale=scale or "none")
 
 
-def fixed(family: str, factors: Iterable[float]) -> list[Option]:
+def options_with_factors(family: str, factors: Iterable[float]) -> list[Option]:
     """A family with each of the factors; none for a family that has no fixed form here."""
-    if family not in SCALED:
+    if family not in SCALED_FAMILIES:
         return []
     return [
         Option(f"{family} x{factor:g}", family, factor, frequencies=True, extension=family)
@@ -158,7 +165,7 @@ class AdvicePlan:
     flop: float  # of the whole plan
     tolerance: float  # nats/token, the cost that counts as none
 
-    def lengths(self, use: str) -> Sequence[int]:
+    def lengths_of_use(self, use: str) -> Sequence[int]:
         """Lengths over which a use is judged."""
         return self.short if use == "short" else (self.target,)
 
@@ -177,10 +184,10 @@ class AdvicePlan:
         Beyond 4 a larger factor than that of the target is for families that overshoot.
         """
         reached = self.target / self.train_len
-        most = max(self.factors) if family in OVERSHOOT else max(4.0, reached)
+        most = max(self.factors) if family in OVERSHOOTING_FAMILIES else max(4.0, reached)
         return tuple(factor for factor in self.factors if reached <= factor <= most)
 
-    def probed(self, families: Iterable[str]) -> list[Option]:
+    def first_stage(self, families: Iterable[str]) -> list[Option]:
         """Options of the first stage: every family by length.
 
         Those of OVERSHOOT come with a fixed factor too.
@@ -188,27 +195,30 @@ class AdvicePlan:
         factor = 2 * self.probe / self.train_len  # twice the one that reaches the probe
         options = []
         for family in families:
-            options.append(follow(family))
-            if family in OVERSHOOT:
-                options += fixed(family, [factor])
+            options.append(option_by_length(family))
+            if family in OVERSHOOTING_FAMILIES:
+                options += options_with_factors(family, [factor])
         return options
 
-    def compared(self, families: Sequence[str]) -> OptionsAtLengths:
+    def second_stage(self, families: Sequence[str]) -> OptionsAtLengths:
         """Second stage: each factor that reaches the target at the target too.
 
         The others are read within the training length.
         """
         long = []
         for family in families:
-            long += [*fixed(family, self.long_factors(family)), follow(family)]
+            long += [
+                *options_with_factors(family, self.long_factors(family)),
+                option_by_length(family),
+            ]
         at_lengths = [(option, [*self.short, self.target]) for option in long]
         for family in families:
-            for option in fixed(family, self.factors):
+            for option in options_with_factors(family, self.factors):
                 if option not in long:
                     at_lengths.append((option, self.short))
         return at_lengths
 
-    def judged(self, final: Sequence[str], options: Mapping[str, Option]) -> OptionsAtLengths:
+    def third_stage(self, final: Sequence[str], options: Mapping[str, Option]) -> OptionsAtLengths:
         """Third stage: the finalists at all lengths.
 
         Beside them it has the cost of every factor of a finalist's family.
@@ -221,23 +231,29 @@ class AdvicePlan:
         return at_lengths
 
 
-def survivors(order: Sequence[str]) -> list[str]:
+def families_to_go_on(order: Sequence[str]) -> list[str]:
     """Families that go on to the target, of all in their order.
 
     They are the best by frequencies alone, and the best with attention of its own. Sinks see no
     more than the training length, so near the cut text's loss they always are; they go on beside
     another, if they are better.
     """
-    scaled = [family for family in order if family not in OWN_ATTENTION]
-    reading = [family for family in order if family in OWN_ATTENTION and family not in SINKS]
+    by_frequencies = [family for family in order if family not in OWN_ATTENTION_FAMILIES]
+    reading_all = [
+        family
+        for family in order
+        if family in OWN_ATTENTION_FAMILIES and family not in SINK_FAMILIES
+    ]
     better_sinks = []
     for family in order:
-        if reading and family == reading[0]:
+        if reading_all and family == reading_all[0]:
             break  # sinks after it are worse
-        if family in SINKS:
+        if family in SINK_FAMILIES:
             better_sinks.append(family)
-    with_own_attention = {*reading[:KEPT_OWN], *better_sinks[:1]}
-    return scaled[:KEPT_SCALED] + [family for family in order if family in with_own_attention]
+    with_own_attention = {*reading_all[:KEPT_OWN], *better_sinks[:1]}
+    return by_frequencies[:KEPT_SCALED] + [
+        family for family in order if family in with_own_attention
+    ]
 
 
 def plan_advice(
@@ -276,7 +292,7 @@ def plan_advice(
         flop=0.0,
         tolerance=tolerance,
     )
-    budgets = {"validation": SEARCH * budget, "test": (1 - SEARCH) * budget}
+    budgets = {"validation": SEARCH_SHARE * budget, "test": (1 - SEARCH_SHARE) * budget}
     work = _work_of_a_window(unsized, size, families)
     windows = {}
     for split, share in budgets.items():
@@ -295,22 +311,24 @@ def _work_of_a_window(
         text = ReadVolume(texts=1, tokens=length, rows=min(plan.targets, length), losses=0)
         return size.forward(text)
 
-    within = sum(map(forward, plan.short))
+    short_texts = sum(map(forward, plan.short))
     cut = 2 * forward(plan.train_len)
-    n_scaled = min(KEPT_SCALED, sum(name in SCALED for name in families))
-    n_own = min(KEPT_OWN, sum(name not in SCALED for name in families))
+    n_scaled = min(KEPT_SCALED, sum(name in SCALED_FAMILIES for name in families))
+    n_own = min(KEPT_OWN, sum(name not in SCALED_FAMILIES for name in families))
     probing = 1.0  # texts at the probe, the model as it is among them
     for name in families:
-        probing += WORK.get(name.split("+")[0], 1.0)
-        if name in OVERSHOOT:
+        probing += WORK_OF_FAMILY.get(name.split("+")[0], 1.0)
+        if name in OVERSHOOTING_FAMILIES:
             probing += 1
     # The longest lists of factors: of a family that overshoots, and of one that does not.
     reached = plan.target / plan.train_len
     n_long = sum(factor >= reached for factor in plan.factors)
     n_long += sum(reached <= factor <= max(4.0, reached) for factor in plan.factors)
     at_target = (n_scaled / KEPT_SCALED * n_long + WORK_OF_OWN * n_own) * forward(plan.target)
-    at_short = (n_scaled * len(plan.factors) + n_own + 1) * within
-    judged = (1 + FINALISTS) * sum(map(forward, plan.grid)) + len(plan.factors) * within
+    at_short = (n_scaled * len(plan.factors) + n_own + 1) * short_texts
+    judged = (1 + WORK_OF_FINALISTS) * sum(map(forward, plan.grid)) + len(
+        plan.factors
+    ) * short_texts
     return {
         "validation": probing * forward(plan.probe) + cut + at_target + at_short,
         "test": judged + cut,

@@ -11,7 +11,7 @@ from posbench.config.schema import JobConfig
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.tools.advice.decide import USES, WITHOUT_SETTING
 from posbench.tools.advice.measure import Measurements
-from posbench.tools.advice.plan import AdvicePlan, Option, node
+from posbench.tools.advice.plan import AdvicePlan, Option, method_node
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM
 from posbench.tools.explanation.settings import read_setting
 from posbench.tools.explanation.words import TOOL_FLAGS, setting_in_words
@@ -28,17 +28,17 @@ def options_to_set(answers: dict) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in WITHOUT_SETTING]
 
 
-def setting(measurements: Measurements, option: Option, out: Path) -> dict:
+def setting_content(measurements: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
     from posbench.tools.export.command import config_json, settings
 
     plan = measurements.plan
     config = measurements.job.config
-    extension = node("extension", option.extension)
+    extension = method_node("extension", option.extension)
     if option.factor:
-        extension, _ = option.at(plan.target, plan.train_len)
+        extension, _ = option.methods_at(plan.target, plan.train_len)
     if not option.frequencies:
-        return _unsupported(
+        return _no_setting(
             f"Needs own attention: rope_parameters cannot say it. In posbench:"
             f" {_typed_methods(option, extension)}."
         )
@@ -48,7 +48,7 @@ def setting(measurements: Measurements, option: Option, out: Path) -> dict:
         of_option = settings(config, extension, config_file)
         new_config_file = config_json(config_file, config, extension) if is_checkpoint else None
     except ConfigError as error:
-        return _unsupported(_by_length_reason(plan) if option.by_length else str(error))
+        return _no_setting(_by_length_reason(plan) if option.by_length else str(error))
     files = []
     if new_config_file:
         path = out / option.name.replace(" ", "-") / "config.json"
@@ -64,19 +64,21 @@ def setting(measurements: Measurements, option: Option, out: Path) -> dict:
     }
 
 
-def _unsupported(reason: str) -> dict:
+def _no_setting(reason: str) -> dict:
+    """Setting for advice.json of an option that rope_parameters cannot say, with the reason."""
     return {"rope_parameters": None, "engines": {}, "files": [], "json": None, "reason": reason}
 
 
 def _typed_methods(option: Option, extension: dict) -> str:
     """Words that choose an option in posbench: "extension=rerope scale_attention=log_n"."""
-    typed = words("extension", extension)
+    typed = typed_words("extension", extension)
     if option.scale == "none":
         return typed
-    return f"{typed} {words('scale_attention', node('scale_attention', option.scale))}"
+    return f"{typed} {typed_words('scale_attention', method_node('scale_attention', option.scale))}"
 
 
 def _by_length_reason(plan: AdvicePlan) -> str:
+    """Reason why an option whose factor follows the length has no rope_parameters."""
     return (
         "rope_parameters follow the length in none but dynamic_ntk: serve two configurations, the"
         f" model as it is up to {plan.train_len:,} tokens and a fixed factor beyond."
@@ -100,8 +102,8 @@ def _export_command(measurements: Measurements, extension: dict) -> str | None:
     except ConfigError:
         return None
     run = as_word("run", measurements.job.run.path)
-    typed = words("extension", extension)
-    return as_command(f"python scripts/export_hf.py {run} out=DIR {typed}")
+    words_of_extension = typed_words("extension", extension)
+    return as_command(f"python scripts/export_hf.py {run} out=DIR {words_of_extension}")
 
 
 def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -> dict[str, dict]:
@@ -120,8 +122,8 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
     unextended = settings(config, group_yamls("extension")["none"], config_file)
     longest = of_option["max_position_embeddings"]
     engines = setting_in_words(
-        _read_setting(shape, of_option, train_len),
-        _read_setting(shape, unextended, train_len),
+        _explained_setting(shape, of_option, train_len),
+        _explained_setting(shape, unextended, train_len),
         "model",
         served=longest if longest > train_len else None,
     )
@@ -134,12 +136,13 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
     }
 
 
-def _read_setting(shape: dict, of_option: dict, train_len: int):
+def _explained_setting(shape: dict, of_option: dict, train_len: int):
+    """Setting, as explain reads it, of a config.json with the option's keys of RoPE."""
     described = {key: of_option[key] for key in ("rope_parameters", "max_position_embeddings")}
     return read_setting(shape | described, "model", train_len)
 
 
-def words(group: str, method: dict) -> str:
+def typed_words(group: str, method: dict) -> str:
     """Words that choose a method, such as "extension=yarn extension.beta=8".
 
     They have its name, and its arguments that differ from its yaml.

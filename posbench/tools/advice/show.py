@@ -26,18 +26,18 @@ from posbench.tools.advice.plan import CUT, UNCHANGED
 
 FEW_DOCUMENTS = 6  # test documents up to which their number is pointed out
 MOST_NAMED = 5  # options that one sentence names at most
-VERDICTS = {
+VERDICT_SENTENCES = {
     CONFIRMED: "Confirmed by the test documents",
     UNDECIDED: "Undecided, the intervals of the test documents do not tell",
     REFUTED: "Refuted by the test documents",
 }
-OVER_NEXT = {
+NEXT_BEST_SENTENCES = {
     CONFIRMED: "Better than the next best, {}: {}.",
     UNDECIDED: "Not told apart from the next best, {}: {}.",
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
 REFERENCES = {UNCHANGED: "the model as it is", CUT: "the cut text"}
-LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
+LINE_LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
 CAPTION = (
     "Nats per token with 95 % intervals over documents, on the test documents. Left: up to the"
     " training length (dashed) the loss minus that of the model as it is, beyond it minus that of"
@@ -100,7 +100,7 @@ def option_table(content: dict) -> str:
         if option["name"] != CUT:
             differences = {point["length"]: point["difference"] for point in option["points"]}
             cells = [with_half_width(differences.get(length)) for length in lengths]
-            rows.append([option["name"], *cells, reach(option["usable"], content)])
+            rows.append([option["name"], *cells, usable_in_words(option["usable"], content)])
     return aligned(rows)
 
 
@@ -122,10 +122,10 @@ def with_half_width(bounds: Bounds | None) -> str:
     return f"{value:+z.3f} +-{(high - low) / 2:.3f}"
 
 
-def within(bounds: Bounds) -> str:
+def with_interval(bounds: Bounds) -> str:
     """A difference with its interval in brackets, for a sentence.
 
-    >>> within([-0.051, -0.063, -0.039])
+    >>> with_interval([-0.051, -0.063, -0.039])
     '-0.051 [-0.063, -0.039]'
     """
     value, low, high = bounds
@@ -136,7 +136,7 @@ def within(bounds: Bounds) -> str:
     return f"{value:+z.3f} [{low:+z.3f}, {high:+z.3f}]"
 
 
-def reach(usable: dict, content: dict) -> str:
+def usable_in_words(usable: dict, content: dict) -> str:
     """Usable length in words: "128", or "128-256" if more than the sure length is possible."""
     surely = f"{usable['surely']:,}" if usable["surely"] else None
     perhaps = f"{usable['perhaps']:,}" if usable["perhaps"] else None
@@ -165,28 +165,30 @@ def answer_sentences(content: dict, use: str) -> str:
     answer = content["answers"][use]
     choice = answer["choice"]
     advised = answer["advised"]
-    sentences = [f"{_heading(content, use)}: {to_do(advised, content)}."]
+    sentences = [f"{_use_heading(content, use)}: {advice_in_words(advised, content)}."]
     if advised != choice:
-        sentences.append(f"Validation documents chose: {to_do(choice, content)}.")
-    differences = _against(answer)
+        sentences.append(f"Validation documents chose: {advice_in_words(choice, content)}.")
+    differences = _reference_differences(answer)
     evidence = f": {differences}" if differences else ""
-    sentences.append(f"{VERDICTS[answer['verdict']]}{evidence}.")
+    sentences.append(f"{VERDICT_SENTENCES[answer['verdict']]}{evidence}.")
     if use == "both" and choice not in REFERENCES:
-        sentences.append(_costs(content, answer))
+        sentences.append(_cost_sentence(content, answer))
     next_best = answer["next_best"]
     if next_best not in (None, *REFERENCES) and choice not in REFERENCES:
-        difference = within(answer["against"][next_best])
-        sentences.append(OVER_NEXT[answer["over_next"]].format(next_best, difference))
-    if near := _near(answer):
+        difference = with_interval(answer["against"][next_best])
+        sentences.append(NEXT_BEST_SENTENCES[answer["over_next"]].format(next_best, difference))
+    if near := _untold_options(answer):
         sentences.append(f"Validation documents do not tell {choice} apart from {near}.")
     if in_engines := answer.get("served"):
         sentences.append(
-            f"The best that engines serve is {in_engines['choice']}: {_against(in_engines)}."
+            f"The best that engines serve is {in_engines['choice']}:"
+            f" {_reference_differences(in_engines)}."
         )
     return " ".join(sentences)
 
 
-def _heading(content: dict, use: str) -> str:
+def _use_heading(content: dict, use: str) -> str:
+    """Words for a use with its lengths, which begin its answer."""
     headings = {
         "short": f"Short texts (to {content['train_len']:,} tokens)",
         "long": f"Long texts ({content['target']:,} tokens)",
@@ -195,30 +197,30 @@ def _heading(content: dict, use: str) -> str:
     return headings[use]
 
 
-def _costs(content: dict, answer: dict) -> str:
+def _cost_sentence(content: dict, answer: dict) -> str:
     """Sentence on the cost of a choice in short texts."""
     costs = []
     for length, difference in answer["costs"].items():
-        costs.append(f"{within(difference)} at {int(length):,} tokens")
+        costs.append(f"{with_interval(difference)} at {int(length):,} tokens")
     if not costs:
         return f"It costs nothing up to {content['train_len']:,} tokens."
     return f"{answer['choice']} costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
 
 
-def _near(answer: dict) -> str:
+def _untold_options(answer: dict) -> str:
     """Options not told from the choice by validation: "pi (+0.002), ntk (+0.004) and 1 more".
 
     References and the next best are named elsewhere.
     """
-    names = []
+    untold = []
     for name, bounds in answer.get("near", {}).items():
         if name not in (*REFERENCES, answer["next_best"]):
-            names.append(f"{name} ({bounds[0]:+z.3f})")
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+            untold.append(f"{name} ({bounds[0]:+z.3f})")
+    more = f" and {len(untold) - MOST_NAMED} more" if len(untold) > MOST_NAMED else ""
+    return ", ".join(untold[:MOST_NAMED]) + more
 
 
-def _against(answer: dict) -> str:
+def _reference_differences(answer: dict) -> str:
     """Differences of an answer to the two options without a setting.
 
     For one of these also to the next best, which its verdict counts.
@@ -226,11 +228,11 @@ def _against(answer: dict) -> str:
     differences = []
     for name, bounds in answer["against"].items():
         if name in REFERENCES or answer["choice"] in REFERENCES:
-            differences.append(f"{within(bounds)} to {REFERENCES.get(name, name)}")
+            differences.append(f"{with_interval(bounds)} to {REFERENCES.get(name, name)}")
     return ", ".join(differences)
 
 
-def to_do(name: str, content: dict) -> str:
+def advice_in_words(name: str, content: dict) -> str:
     """An option as a thing to do."""
     if name == UNCHANGED:
         return "leave the model as it is"
@@ -282,7 +284,7 @@ def _results_grid(content: dict) -> Grid:
         cells = dict.fromkeys(lengths, "-")
         for point in option["points"]:
             cells[point["length"]] = f"{_loss_cell(point['nll'])} ({_difference_cell(point)})"
-        usable = "" if option["name"] == CUT else reach(option["usable"], content)
+        usable = "" if option["name"] == CUT else usable_in_words(option["usable"], content)
         rows.append([option["name"], *cells.values(), usable])
     columns = ["option", *(f"{length:,}" for length in lengths), "usable to"]
     return Grid(columns, rows, range(1, len(lengths) + 1))
@@ -310,10 +312,12 @@ def _search_grid(content: dict) -> Grid:
 
 
 def _difference_cell(point: dict) -> str:
+    """Cell of a difference with half of its interval, with the sign that HTML has for it."""
     return with_half_width(point["difference"]).replace("+-", "\u00b1")
 
 
 def _loss_cell(value: float | str | None) -> str:
+    """Cell of a loss; a text, for one that was not measured, stays."""
     if isinstance(value, str):
         return value
     return "not finite" if value is None else f"{value:.3f}"
@@ -361,27 +365,28 @@ def factor_lines(content: dict) -> list[FigureLine]:
 
 def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
     """Panel of lines over lengths or factors, with a dashed line at one of these."""
-    places = sorted({place for line in lines for place, _ in line.points})
+    xs = sorted({place for line in lines for place, _ in line.points})
     values = []
-    marked = []
-    for line, (colour, dash, marker) in zip(lines, itertools.cycle(LOOKS), strict=False):
+    drawn_lines = []
+    for line, (colour, dash, marker) in zip(lines, itertools.cycle(LINE_LOOKS), strict=False):
         marks = []
         for place, bounds in line.points:
             values += [value for value in bounds if value is not None]
             if bounds[0] is not None:
                 marks.append(Mark(place, *bounds))
         if marks:
-            marked.append(Line(line.name, marks, Pen(colour, dash, marker)))
+            drawn_lines.append(Line(line.name, marks, Pen(colour, dash, marker)))
 
     def scales(axes) -> None:
-        set_up_octaves_x(axes, places, dashed_at)
-        axes.set_xticks(places, list(map(_tick, places)))
+        set_up_octaves_x(axes, xs, dashed_at)
+        axes.set_xticks(xs, list(map(_tick_label, xs)))
         set_up_difference_y(axes, values)
         axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set_xlabel(label, fontsize=FONT_SIZE)
 
-    return Panel("", marked, scales)
+    return Panel("", drawn_lines, scales)
 
 
-def _tick(place: float) -> str:
+def _tick_label(place: float) -> str:
+    """Label of a length, which is whole, or of a factor."""
     return f"{place:.6g}" if isinstance(place, float) else str(place)

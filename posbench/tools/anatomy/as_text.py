@@ -27,15 +27,15 @@ DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
     "reach_over_trained": ("reach", "farthest distance / farthest in training"),
     "beta": ("beta", f"turns from which a pair is kept (beta; {PUBLISHED:g} is published)"),
 }
-SHARES = ("share_full_turns", "share_full_turns_after")
-ANSWERS = {True: "yes", False: "no", None: "-"}
+SHARE_KEYS = ("share_full_turns", "share_full_turns_after")
+ANSWER_WORDS = {True: "yes", False: "no", None: "-"}
 
 
-def title(numbers: dict) -> str:
+def methods_title(numbers: dict) -> str:
     """Title of the form encoding + extension + scale, without those that are `none`.
 
     >>> none = {"trained_scale": "none", "scale_attention": "none"}
-    >>> title({"encoding": "rope", "extension": "yarn", **none})
+    >>> methods_title({"encoding": "rope", "extension": "yarn", **none})
     'rope + yarn'
     """
     parts = [numbers["encoding"]]
@@ -97,19 +97,20 @@ def named_values(names: dict[str, str], values: dict) -> str:
 
 
 def _value_in_words(key: str, value: float | bool | None) -> str:
+    """Value of a property (yes, no, - where it does not apply) or of a number."""
     if isinstance(value, bool | None):
-        return ANSWERS[value]
-    if key in SHARES:
+        return ANSWER_WORDS[value]
+    if key in SHARE_KEYS:
         return f"{100 * value:.3g} %"
     return f"{value:.4g}" if key == "beta" else f"{value:.3g}"
 
 
-def summary(numbers: dict) -> list[str]:
+def summary_lines(numbers: dict) -> list[str]:
     """Lines of the terminal: title, kinds of layers, properties, dimensionless numbers, notes."""
     several_kinds = len(numbers["layers"]) > 1
     meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}
     return [
-        f"{title(numbers)}: {lengths_in_words(numbers)}",
+        f"{methods_title(numbers)}: {lengths_in_words(numbers)}",
         *(f"  {_layer_in_words(layer, several_kinds)}" for layer in numbers["layers"]),
         f"  {named_values(PROPERTIES, numbers['properties'])}",
         f"  {named_values(meanings, numbers['dimensionless'])}",

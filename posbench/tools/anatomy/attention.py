@@ -26,7 +26,7 @@ from posbench.model.rounded import rounded
 from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.statistics.clustered import clustered_mean, student_quantile
 
-ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink
+WEIGHT_ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink
 
 
 @dataclass
@@ -39,14 +39,14 @@ class LayerAttention:
     far_NH: list[Tensor] = field(default_factory=list)
     mass_NHU: list[Tensor] = field(default_factory=list)  # last bucket: the first token
 
-    def add(
+    def add_windows(
         self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int
     ) -> None:
         """Add the last queries of a batch of windows, from queries and keys, and the input that
         gates are made from, if there are any.
         """
         batch, heads, length, _ = q_BHTD.shape
-        first_token = len(buckets(length))  # its bucket, the last one
+        first_token = len(distance_buckets(length))  # its bucket, the last one
         index_T = torch.arange(length, device=q_BHTD.device)
         entropy_BH = q_BHTD.new_zeros(batch, heads, dtype=torch.float64)
         far_BH = torch.zeros_like(entropy_BH)
@@ -68,12 +68,12 @@ class LayerAttention:
                 entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
                 far_BH += (weights_BHSK * far_SK).sum(dim=(2, 3))
                 total_BHS = total_BHS + mass_BHSU.sum(dim=-1)
-            entropy_BH += torch.special.entr(_spared(total_BHS)).sum(dim=2)
+            entropy_BH += torch.special.entr(_missing_weight(total_BHS)).sum(dim=2)
         self.entropy_NH.extend((entropy_BH / queries).cpu())
         self.far_NH.extend((far_BH / queries).cpu())
         self.mass_NHU.extend((mass_BHU / queries).cpu())
         self.keys = float(plan.n_T[-queries:].mean())
-        self.seen_U = _seen_keys(plan, queries)
+        self.seen_U = _seen_keys_by_bucket(plan, queries)
 
     def summary(self, document_N: np.ndarray) -> dict:
         """Values of `measure_attention` for this layer. document_N: the document of each window."""
@@ -90,7 +90,7 @@ class LayerAttention:
             "entropy": means,
             "entropy_half": halves,
             "first": mass_HU[:, -1].tolist(),
-            "sink": _spared(mass_HU.sum(dim=-1)).tolist(),
+            "sink": _missing_weight(mass_HU.sum(dim=-1)).tolist(),
             "far": torch.stack(self.far_NH).mean(dim=0).tolist(),
             "mass": mass_HU[:, :-1].tolist(),
         }
@@ -103,12 +103,12 @@ def measure_attention(evaluation: Scorer, length: int) -> dict:
     `layers`: for each layer with attention the keys that a query sees, of these in each bucket
     (`seen`), and for each head the entropy in nats with the half width of its 95 % interval over
     documents (None for one document), and the shares of weight on the first token (`first`), on no
-    key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets`
-    (`mass`), which do not hold the first token; so first + sink + mass is 1. `far`: the part of the
-    mass at distances of the training length and more, which training had not. The entropy is that
-    of a query's keys and, as one outcome more, the sink."""
+    key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of
+    `distance_buckets` (`mass`), which do not hold the first token; so first + sink + mass is 1.
+    `far`: the part of the mass at distances of the training length and more, which training had
+    not. The entropy is that of a query's keys and, as one outcome more, the sink."""
     protocol = FixedTargets(evaluation)
-    with _watched(evaluation, protocol.windows.n_targets) as layers:
+    with _recording_layers(evaluation, protocol.windows.n_targets) as layers:
         nll_NS, _ = protocol.score(length)
     return {
         "length": length,
@@ -119,10 +119,10 @@ def measure_attention(evaluation: Scorer, length: int) -> dict:
     }
 
 
-def buckets(length: int) -> list[list[int]]:
+def distance_buckets(length: int) -> list[list[int]]:
     """First and last index distance of each bucket of a text.
 
-    >>> buckets(8)
+    >>> distance_buckets(8)
     [[0, 0], [1, 1], [2, 3], [4, 7]]
     """
     powers = range((length - 1).bit_length())
@@ -130,7 +130,7 @@ def buckets(length: int) -> list[list[int]]:
 
 
 @contextmanager
-def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]:
+def _recording_layers(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]:
     """Context in which every text that the model reads adds to the attention of each layer."""
     model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
     attends = [not layer.encoding.mixes for layer in model.encoding.layers()]
@@ -139,7 +139,7 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
         if isinstance(model, Reader):
 
             def watch(index: int, plan: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> None:
-                layers[index].add(plan, None, q_BHTD, k_BGTD, queries)
+                layers[index].add_windows(plan, None, q_BHTD, k_BGTD, queries)
 
             model.hook.watch = watch
             stack.callback(setattr, model.hook, "watch", None)
@@ -149,19 +149,19 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
 
                 def add(module: Attention, inputs: tuple, layer: LayerAttention = layer) -> None:
                     x_BTC, plan = inputs[:2]
-                    layer.add(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
+                    layer.add_windows(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
 
                 stack.callback(block.self_attn.register_forward_pre_hook(add).remove)
         yield layers
 
 
-def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
+def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
     """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
     length = len(plan.n_T)
 
     def of_band(band: BandPlan) -> Tensor:
         # A distance has its bucket as its exponent, as in LayerAttention.add.
-        seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
+        seen_U = torch.zeros(len(distance_buckets(length)), dtype=torch.float64)
         for query in range(length - queries, length):
             key_K = torch.arange(1, query + 1)
             (seen_K,) = band.seen(torch.tensor([query]), key_K)
@@ -175,7 +175,7 @@ def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     return total_U / queries
 
 
-def _spared(total: Tensor) -> Tensor:
+def _missing_weight(total: Tensor) -> Tensor:
     """Weight that a total lacks to 1."""
-    spared = 1 - total
-    return spared.where(spared > ROUNDING, 0)
+    missing = 1 - total
+    return missing.where(missing > WEIGHT_ROUNDING, 0)

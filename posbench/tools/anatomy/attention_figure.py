@@ -23,17 +23,20 @@ from posbench.report.records import tick_lengths
 from posbench.tools.anatomy.attention_file import arm_name, windows_read
 
 # Points.
-CURVE, CELL = 150, 20  # width of a panel of curves, and of a column of a map
-LEAST_HEIGHT = 84  # of a layer
-LEAST_ROW, MOST_ROW = 4, 11  # height of a head's row in a map
-ALL_ROWS = 2600  # height of all rows, if these may be so high
-MARGIN, ABOVE, BELOW = 92, 46, 40  # left of the panels, above and below them
-GUTTER = 60  # right of curves
-BETWEEN = 34  # right of a map
+CURVE_WIDTH, CELL_WIDTH = 150, 20  # width of a panel of curves, and of a column of a map
+LEAST_LAYER_HEIGHT = 84  # of a layer
+LEAST_ROW_HEIGHT, MOST_ROW_HEIGHT = 4, 11  # height of a head's row in a map
+ALL_ROWS_HEIGHT = 2600  # height of all rows, if these may be so high
+LEFT_OF_PANELS, ABOVE_PANELS, BELOW_PANELS = 92, 46, 40  # left of the panels, above and below them
+RIGHT_OF_CURVES = 60  # right of curves
+RIGHT_OF_MAP = 34  # right of a map
 BETWEEN_LAYERS = 14
-HIDDEN = "#ececec"  # colour of what is not seen
-NUMBERED = 96  # most heads of a model whose maps have numbers
-LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
+HIDDEN_COLOUR = "#ececec"  # colour of what is not seen
+MOST_HEADS_NUMBERED = 96  # most heads of a model whose maps have numbers
+MOST_HEADS_LABELLED, MOST_HEADS_WITH_BARS = (
+    12,
+    4,
+)  # most heads of a layer whose curves have names, and intervals
 DOTTED = (0, (1.2, 1.4))
 DASHED = (0, (4, 3))
 
@@ -70,48 +73,48 @@ def attention_page(diagnostics: dict):
     train_len = diagnostics["train_len"]
     texts = [text for arm in diagnostics["arms"] for text in arm["measured"]]
     heads = len(texts[0]["layers"][0]["entropy"])
-    tall = _layer_height(heads, len(layers))
-    columns = _columns(diagnostics["buckets"], texts)
+    layer_height = _layer_height(heads, len(layers))
+    columns = _map_columns(diagnostics["buckets"], texts)
     panels = _panels(diagnostics)
-    widths = [CURVE if panel.arm else CELL * len(columns) for panel in panels]
-    gaps = [GUTTER if panel.arm else BETWEEN for panel in panels]
+    widths = [CURVE_WIDTH if panel.arm else CELL_WIDTH * len(columns) for panel in panels]
+    gaps = [RIGHT_OF_CURVES if panel.arm else RIGHT_OF_MAP for panel in panels]
     most_keys = max(max(layer["keys"], 2) for text in texts for layer in text["layers"])
     frame = Frame(
-        _title(diagnostics),
-        MARGIN + sum(widths) + sum(gaps),
-        ABOVE + len(layers) * (tall + BETWEEN_LAYERS) + BELOW,
+        _page_title(diagnostics),
+        LEFT_OF_PANELS + sum(widths) + sum(gaps),
+        ABOVE_PANELS + len(layers) * (layer_height + BETWEEN_LAYERS) + BELOW_PANELS,
     )
-    for number in range(len(layers)):
-        last = number == len(layers) - 1
-        top = ABOVE + number * (tall + BETWEEN_LAYERS)
-        x = MARGIN
-        for place, panel in enumerate(panels):
-            axes = frame.axes(x, top, widths[place], tall)
-            x += widths[place] + gaps[place]
+    for layer_index in range(len(layers)):
+        is_last = layer_index == len(layers) - 1
+        top = ABOVE_PANELS + layer_index * (layer_height + BETWEEN_LAYERS)
+        x = LEFT_OF_PANELS
+        for panel_index, panel in enumerate(panels):
+            axes = frame.axes(x, top, widths[panel_index], layer_height)
+            x += widths[panel_index] + gaps[panel_index]
             if panel.arm:
                 axes.set_ylim(0, math.log(most_keys) * 1.04)
-                _draw_curves(axes, panel.arm["measured"], number, train_len, last)
+                _draw_curves(axes, panel.arm["measured"], layer_index, train_len, is_last)
             else:
-                row_name = "{}" if place else "head {}"  # formats of the number of a head
-                _draw_map(axes, panel.text["layers"][number], columns, train_len, row_name)
-                if heads * len(layers) <= NUMBERED:
-                    _write_shares(axes, panel.text["layers"][number], columns)
-                _label_columns(axes, columns if last else [])
-            if number == 0:
+                row_name = "{}" if panel_index else "head {}"  # formats of the number of a head
+                _draw_map(axes, panel.text["layers"][layer_index], columns, train_len, row_name)
+                if heads * len(layers) <= MOST_HEADS_NUMBERED:
+                    _write_shares(axes, panel.text["layers"][layer_index], columns)
+                _label_columns(axes, columns if is_last else [])
+            if layer_index == 0:
                 _write_heading(axes, panel)
-            if place == 0:
-                _name_layer(axes, layers, number)
+            if panel_index == 0:
+                _write_layer_name(axes, layers, layer_index)
     frame.caption(_caption(diagnostics, panels, columns), up=2)
     return frame.figure
 
 
 def _layer_height(heads: int, layers: int) -> float:
     """Points of a layer's panels, in which a map has a row for each head."""
-    row = min(MOST_ROW, max(LEAST_ROW, ALL_ROWS / heads / layers))
-    return max(LEAST_HEIGHT, row * heads)
+    row = min(MOST_ROW_HEIGHT, max(LEAST_ROW_HEIGHT, ALL_ROWS_HEIGHT / heads / layers))
+    return max(LEAST_LAYER_HEIGHT, row * heads)
 
 
-def _title(diagnostics: dict) -> str:
+def _page_title(diagnostics: dict) -> str:
     methods = diagnostics["encoding"]
     if diagnostics["trained_scale"] != "none":
         methods += f" trained with {diagnostics['trained_scale']}"
@@ -132,7 +135,7 @@ def _panels(diagnostics: dict) -> list[Panel]:
     return panels
 
 
-def _columns(buckets: list[list[int]], texts: list[dict]) -> list[Column]:
+def _map_columns(buckets: list[list[int]], texts: list[dict]) -> list[Column]:
     """Columns of all maps; that of the sink only where some head has one."""
     columns = [Column("first", "first")]
     if any(max(layer["sink"]) for text in texts for layer in text["layers"]):
@@ -144,30 +147,31 @@ def _columns(buckets: list[list[int]], texts: list[dict]) -> list[Column]:
 
 
 def _write_heading(axes, panel: Panel) -> None:
+    """Write the name of a panel and the line below it, both above the axes."""
     style = {"xycoords": "axes fraction"}
     write_note(axes, panel.name, (0, 1), (0, 19), fontsize=9.5, fontweight="bold", **style)
     write_note(axes, panel.heading, (0, 1), (0, 7), fontsize=8.2, color="#222222", **style)
 
 
-def _name_layer(axes, layers: list[dict], number: int) -> None:
+def _write_layer_name(axes, layers: list[dict], layer_index: int) -> None:
     """Write the number of a layer on the left, and its kind and window if layers differ."""
-    lines = [f"layer {layers[number]['number']}"]
+    lines = [f"layer {layers[layer_index]['number']}"]
     kinds = {(layer["kind"], layer["window"]) for layer in layers}
     if len(kinds) > 1:
-        lines.append(layers[number]["kind"])
-        if layers[number]["window"] is not None:
-            lines.append(f"window {layers[number]['window']}")
+        lines.append(layers[layer_index]["kind"])
+        if layers[layer_index]["window"] is not None:
+            lines.append(f"window {layers[layer_index]['window']}")
     style = {"va": "top", "ha": "right", "fontsize": 8.5, "linespacing": 1.3}
     write_note(axes, "\n".join(lines), (0, 1), (-40, 1), xycoords="axes fraction", **style)
 
 
-def _draw_curves(axes, texts: list[dict], number: int, train_len: int, last: bool) -> None:
+def _draw_curves(axes, texts: list[dict], layer_index: int, train_len: int, is_last: bool) -> None:
     """Draw the entropy of each head of one layer by length."""
     lengths = [text["length"] for text in texts]
-    layers = [text["layers"][number] for text in texts]
+    layers = [text["layers"][layer_index] for text in texts]
     set_up_octaves_x(axes, tick_lengths(lengths), train_len)
     axes.set_xlim(min(lengths) / 1.15, max(lengths) * 1.15)
-    axes.tick_params(labelsize=7.5, labelbottom=last)
+    axes.tick_params(labelsize=7.5, labelbottom=is_last)
     even = [math.log(layer["keys"]) for layer in layers]
     axes.plot(lengths, even, color=GREY, linewidth=1, linestyle=DOTTED, zorder=2)
     labels = [(even[-1], lengths[-1], "even", GREY)]
@@ -178,23 +182,24 @@ def _draw_curves(axes, texts: list[dict], number: int, train_len: int, last: boo
         halves = [layer["entropy_half"][head] for layer in layers]
         style = {"marker": "o", "markersize": 2.6, "linewidth": 1.2, "zorder": 3}
         axes.plot(lengths, values, color=colour, **style)
-        if heads <= BARS and None not in halves:
+        if heads <= MOST_HEADS_WITH_BARS and None not in halves:
             style = {"linewidth": 2.2, "alpha": 0.3, "zorder": 2}
             axes.vlines(lengths, values - halves, values + halves, color=colour, **style)
-        if heads <= LABELLED:
+        if heads <= MOST_HEADS_LABELLED:
             labels.append((values[-1], lengths[-1], f"head {head + 1}", colour))
     write_names_at_ends(axes, labels)
-    if last:
+    if is_last:
         axes.set_xlabel("length (tokens)", fontsize=FONT_SIZE)
 
 
 def _head_colour(head: int, heads: int) -> object:
+    """Colour of a head's curve: one of the palette, or a shade where it has too few colours."""
     if heads <= len(OKABE_ITO):
         return OKABE_ITO[head]
     return colormaps["viridis"](0.95 * head / heads)
 
 
-def _shares(layer: dict, columns: list[Column]) -> np.ma.MaskedArray:
+def _shares_of_heads(layer: dict, columns: list[Column]) -> np.ma.MaskedArray:
     """Share of each head's weight in each column: [heads, columns], masked where no key is seen."""
     heads = len(layer["entropy"])
     shares = []
@@ -208,20 +213,20 @@ def _shares(layer: dict, columns: list[Column]) -> np.ma.MaskedArray:
     return np.ma.masked_invalid(np.array(shares, float).T)
 
 
-def _colours() -> tuple[Colormap, Normalize]:
+def _share_colours() -> tuple[Colormap, Normalize]:
     """Colours of shares of the weight, and their scale."""
     steps = ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]
-    colours = LinearSegmentedColormap.from_list("share", steps).with_extremes(bad=HIDDEN)
+    colours = LinearSegmentedColormap.from_list("share", steps).with_extremes(bad=HIDDEN_COLOUR)
     return colours, PowerNorm(0.6, 0, 1)
 
 
 def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name: str) -> None:
     """Draw a row for each head and a column for each range of distances."""
     heads = len(layer["entropy"])
-    colours, norm = _colours()
+    colours, norm = _share_colours()
     row_height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
     border = 0.4 if row_height > 6 else 0
-    shares = _shares(layer, columns)
+    shares = _shares_of_heads(layer, columns)
     axes.pcolormesh(shares, cmap=colours, norm=norm, edgecolor="white", linewidth=border)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
     first_bucket = sum(column.key != "mass" for column in columns)
@@ -237,13 +242,13 @@ def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name
 
 def _write_shares(axes, layer: dict, columns: list[Column]) -> None:
     """Write the shares that round to 1 % or more, in percent."""
-    shares = _shares(layer, columns)
-    colours, norm = _colours()
-    for head, place in zip(*np.nonzero(shares.filled(0) >= 0.005), strict=True):
-        share = shares[head, place]
+    shares = _shares_of_heads(layer, columns)
+    colours, norm = _share_colours()
+    for head, column in zip(*np.nonzero(shares.filled(0) >= 0.005), strict=True):
+        share = shares[head, column]
         style = {"ha": "center", "va": "center", "fontsize": 6.8}
         style["color"] = legible_ink(colours(norm(share)), ("#1a1a1a", "#ffffff"))
-        axes.text(place + 0.5, head + 0.53, f"{100 * share:.0f}", **style)
+        axes.text(column + 0.5, head + 0.53, f"{100 * share:.0f}", **style)
 
 
 def _label_columns(axes, columns: list[Column]) -> None:
@@ -266,7 +271,7 @@ def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> l
             "Entropy of a query's weights; dotted: as if all keys that it sees had equal weight."
         )
         text = diagnostics["arms"][0]["measured"][0]
-        if text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= BARS:
+        if text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= MOST_HEADS_WITH_BARS:
             curves += " Bars: 95 % intervals over documents."
         lines.append(curves)
     maps = (

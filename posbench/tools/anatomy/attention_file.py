@@ -23,16 +23,22 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check, fed_length, name_of
 from posbench.scale_attention.none import NoScale
-from posbench.tools.anatomy.attention import buckets, measure_attention
+from posbench.tools.anatomy.attention import distance_buckets, measure_attention
 from posbench.tools.anatomy.from_config import method_in_words, resolve_methods
 
-WINDOWS, LONG_WINDOWS = 32, 8  # by default; the second of training lengths above LONG
-QUERIES = 64  # by default the most of a window
-METHODS = ("extension", "scale_attention", "untested")
-OF_HEAD = ("entropy", "entropy_half", "first", "sink", "far")
-SIZES = ("train_len", "length", "nll", "layer", "kind", "head", "keys")
-COLUMNS = ("run", "encoding", *METHODS, *SIZES, *OF_HEAD)
-SETTINGS = ("split", "documents", "seed", "dtype", "max_length")  # of evaluate, kept in the file
+USUAL_WINDOWS, USUAL_LONG_WINDOWS = 32, 8  # by default; the second of training lengths above LONG
+MOST_USUAL_QUERIES = 64  # by default the most of a window
+METHOD_KEYS = ("extension", "scale_attention", "untested")
+HEAD_KEYS = ("entropy", "entropy_half", "first", "sink", "far")
+SIZE_KEYS = ("train_len", "length", "nll", "layer", "kind", "head", "keys")
+CSV_COLUMNS = ("run", "encoding", *METHOD_KEYS, *SIZE_KEYS, *HEAD_KEYS)
+EVALUATE_KEYS = (
+    "split",
+    "documents",
+    "seed",
+    "dtype",
+    "max_length",
+)  # of evaluate, kept in the file
 
 
 class Arm(NamedTuple):
@@ -63,8 +69,8 @@ def resolve_run(raw: dict) -> JobConfig:
     train_len = config.train.train_len
     within_training = max((length for length in lengths if length <= train_len), default=train_len)
     usual = {
-        "windows": LONG_WINDOWS if train_len > LONG else WINDOWS,
-        "targets": max(1, min(QUERIES, train_len // 8)),
+        "windows": USUAL_LONG_WINDOWS if train_len > LONG else USUAL_WINDOWS,
+        "targets": max(1, min(MOST_USUAL_QUERIES, train_len // 8)),
     }
     sizes = {key: evaluate[key] or value for key, value in usual.items()}
     evaluate = {**evaluate, **sizes, "lengths": [within_training, *lengths]}
@@ -125,7 +131,7 @@ def make_arm(config: JobConfig, lengths: list[int], model: GPT) -> Arm:
     return Arm(words, extension, scale, lengths, verdict.noop)
 
 
-def content(
+def diagnostics_content(
     name: str, config: JobConfig, arms: list[Arm], model: GPT, corpus: Corpus, device: str
 ) -> dict:
     """Content of diagnostics.json: the attention of the run `name` in every arm.
@@ -158,9 +164,9 @@ def content(
         "known": within_training,
         "data": corpus.name,
         "tokenizer": corpus.tokenizer,
-        **{key: getattr(evaluate, key) for key in SETTINGS},
+        **{key: getattr(evaluate, key) for key in EVALUATE_KEYS},
         "queries": evaluate.targets,
-        "buckets": buckets(max(lengths)),
+        "buckets": distance_buckets(max(lengths)),
         "layers": _layers_with_attention(model.encoding),
         "arms": measured,
     }
@@ -202,13 +208,13 @@ def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
             for number, layer in enumerate(text["layers"]):
                 values = {
                     **{key: diagnostics[key] for key in ("run", "encoding", "train_len")},
-                    **{key: arm[key] for key in METHODS},
+                    **{key: arm[key] for key in METHOD_KEYS},
                     **{key: text[key] for key in ("length", "nll")},
                     "layer": diagnostics["layers"][number]["number"],
                     "kind": diagnostics["layers"][number]["kind"],
                 }
                 rows += [{**values, **row} for row in _head_rows(layer, names)]
-    table = pandas.DataFrame(rows, columns=[*COLUMNS, *shares])
+    table = pandas.DataFrame(rows, columns=[*CSV_COLUMNS, *shares])
     paths = [folder / "diagnostics.json", folder / "diagnostics.csv"]
     write_json(paths[0], diagnostics)
     write_atomic(paths[1], table.map(cell).to_csv(index=False, lineterminator="\n"))
@@ -222,7 +228,7 @@ def _head_rows(layer: dict, bucket_names: list[str]) -> list[dict]:
         shared[f"seen_{bucket}"] = keys
     rows = []
     for head, mass in enumerate(layer["mass"]):
-        row = {**shared, "head": head + 1, **{key: layer[key][head] for key in OF_HEAD}}
+        row = {**shared, "head": head + 1, **{key: layer[key][head] for key in HEAD_KEYS}}
         for bucket, share in zip(bucket_names, mass, strict=False):
             row[f"mass_{bucket}"] = share
         rows.append(row)
@@ -250,6 +256,7 @@ def attention_in_terminal(diagnostics: dict) -> str:
 
 
 def _head_mean(text: dict, key: str) -> float:
+    """Mean over all heads of all layers of one value of a text that was read."""
     values = [value for layer in text["layers"] for value in layer[key]]
     return sum(values) / len(values)
 

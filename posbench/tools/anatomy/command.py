@@ -10,7 +10,7 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import CONFIGS
 
-COMPAT = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
+COMPAT_OPTIONS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 
 
 def anatomy(request: Request) -> None:
@@ -27,14 +27,15 @@ def anatomy(request: Request) -> None:
     list_files(written)
 
 
-def _folder(raw: dict, name: str = "") -> Path:
+def _default_folder(raw: dict, name: str = "") -> Path:
+    """Folder for files without a path of their own: report_dir=, else anatomy/NAME."""
     return Path(raw["report_dir"] or Path(raw["results_dir"]).parent / "anatomy" / name)
 
 
 def _tabulate_grid(request: Request) -> list[Path]:
     """Print the table of a grid's dimensionless numbers, and write it."""
     from posbench.common.layout import aligned
-    from posbench.tools.anatomy.grid_table import grid_numbers, grid_rows, write_grid
+    from posbench.tools.anatomy.grid_table import grid_rows, table_and_legend, write_grid
 
     first = request.cfgs[0]
     for key in ("json", "figure"):
@@ -52,9 +53,9 @@ def _tabulate_grid(request: Request) -> list[Path]:
             file=sys.stderr,
         )
         return []
-    table, legend = grid_numbers(rows)
+    table, legend = table_and_legend(rows)
     print("\n".join([table.title, aligned([table.columns, *table.rows]), *legend]))
-    return write_grid(rows, _folder(first, request.name or first["log"]["group"]))
+    return write_grid(rows, _default_folder(first, request.name or first["log"]["group"]))
 
 
 def _measure_attention(request: Request) -> list[Path]:
@@ -90,13 +91,15 @@ def _measure_attention(request: Request) -> list[Path]:
         if arm.noop:
             print(f"no-op: {arm.noop}", file=sys.stderr)
         arms.append(arm)
-    diagnostics = attention_file.content(run.id, first, arms, run.model, corpus, run.device)
+    diagnostics = attention_file.diagnostics_content(
+        run.id, first, arms, run.model, corpus, run.device
+    )
     print(attention_file.attention_in_terminal(diagnostics))
     methods = []
     for config in configs:
         methods += [method_name(config.extension), method_name(config.scale_attention)]
     name = request.name or "+".join([run.id, *dict.fromkeys(methods)])
-    folder = _folder(request.cfgs[0], name)
+    folder = _default_folder(request.cfgs[0], name)
     paths = attention_file.write_attention(diagnostics, folder)
     return [*paths, *write_figure(attention_page(diagnostics), paths[0].with_suffix(""))]
 
@@ -109,7 +112,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     from posbench.position.instantiate import make
     from posbench.position.legality import check
     from posbench.report.figures.style import write_figure
-    from posbench.tools.anatomy.as_text import summary
+    from posbench.tools.anatomy.as_text import summary_lines
     from posbench.tools.anatomy.dissect import dissect
     from posbench.tools.anatomy.figure import anatomy_page
     from posbench.tools.anatomy.from_config import make_methods, resolve_methods
@@ -128,9 +131,9 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
         "own": verdict.own,
         "run": raw["run"],
     }
-    print("\n".join(summary(numbers)))
+    print("\n".join(summary_lines(numbers)))
     methods = [numbers[key] for key in ("encoding", "extension", "scale_attention")]
-    default = _folder(raw, name) / f"{'+'.join(methods)}.json"
+    default = _default_folder(raw, name) / f"{'+'.join(methods)}.json"
     written = []
     if raw["json"] or not raw["figure"]:
         path = Path(raw["json"] or default)
@@ -148,7 +151,7 @@ def compat(arguments: list[str]) -> None:
     """Print the table, or with `reasons` one line for each pair: a reason (refused, untested,
     own, no-op) or a source (legal).
     """
-    settings = options(arguments, COMPAT)
+    settings = options(arguments, COMPAT_OPTIONS)
     folders = [Path(CONFIGS)]
     if settings["config_dir"]:
         folder = Path(settings["config_dir"])
@@ -159,7 +162,7 @@ def compat(arguments: list[str]) -> None:
             )
         folders.append(folder)
         sys.path.insert(0, str(folder))  # of the classes that its yamls name
-    from posbench.tools.anatomy.legality_table import WORDS, judge_all, legality_markdown
+    from posbench.tools.anatomy.legality_table import FATE_WORDS, judge_all, legality_markdown
 
     train_len = settings["train_len"]
     lengths = settings["lengths"] or [train_len, 16 * train_len]
@@ -170,14 +173,14 @@ def compat(arguments: list[str]) -> None:
     for pair in pairs:
         if pair.reason:
             methods = f"encoding={pair.encoding} {pair.kind}={pair.other}"
-            print(f"{WORDS[pair.fate]:4} {methods}: {pair.reason}")
+            print(f"{FATE_WORDS[pair.fate]:4} {methods}: {pair.reason}")
 
 
 def gallery(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
     settings = options(arguments, {"out": "results/gallery"})
     from posbench.report.figures.style import write_figure
-    from posbench.tools.anatomy.gallery import dissected, sheet
+    from posbench.tools.anatomy.gallery import gallery_figure, tiles_of_group
 
-    tiles = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
-    list_files(write_figure(sheet(tiles), Path(settings["out"]) / "gallery"))
+    tiles = {group: tiles_of_group(group) for group in ("encoding", "extension", "scale_attention")}
+    list_files(write_figure(gallery_figure(tiles), Path(settings["out"]) / "gallery"))

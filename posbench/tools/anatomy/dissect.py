@@ -15,17 +15,21 @@ from torch.nn.functional import cosine_similarity, pad
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import file_of, name_of
-from posbench.tools.anatomy.properties import dimensionless, properties, trained_reach
+from posbench.tools.anatomy.properties import (
+    dimensionless_numbers,
+    measured_properties,
+    trained_reach,
+)
 from posbench.tools.anatomy.query_view import (
     LayerView,
-    distance,
     even_weights,
-    key_bias,
+    key_biases,
+    key_distances,
     layer_views,
 )
 
 # Distances, before equal ones are merged, of curves that are not computed at every distance.
-POINTS = 256
+CURVE_POINTS = 256
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Anatomy:
 
 
 # Values of a kind of layer that its entry in `layers` alone has.
-OF_LAYERS = ("numbers", "name", "window", "extended", "scaled")
+LAYER_KEYS = ("numbers", "name", "window", "extended", "scaled")
 
 
 def dissect(
@@ -54,8 +58,8 @@ def dissect(
     the extension acts on. Lists over distance and position hold None where nothing is seen. With an
     extension that crops, a query sees at most `fed` tokens."""
     views = layer_views(encoding, extension, length, scale, trained_scale)
-    tables = properties(encoding, extension, length)
-    layers = [_layer(view, length, table) for view, table in zip(views, tables, strict=True)]
+    tables = measured_properties(encoding, extension, length)
+    layers = [_layer_entry(view, length, table) for view, table in zip(views, tables, strict=True)]
     if len(views) > 1:
         for layer, view in zip(layers, views, strict=True):
             if view.encoding is encoding:  # RoPE in most layers of smollm3
@@ -74,9 +78,9 @@ def dissect(
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
         "depends_on_content": _content_hooks(views),
-        **{key: value for key, value in layers[0].items() if key not in OF_LAYERS},
-        **_added(views[0], extension),
-        "dimensionless": dimensionless(encoding, extension, views[0]),
+        **{key: value for key, value in layers[0].items() if key not in LAYER_KEYS},
+        **_embedding_numbers(views[0], extension),
+        "dimensionless": dimensionless_numbers(encoding, extension, views[0]),
         "layers": layers,
         "without_attention": [
             number for number, layer in enumerate(encoding.layers()) if layer.encoding.mixes
@@ -106,9 +110,11 @@ def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angle_KF), angle_KF).cumsum(dim=-1).abs().mean(dim=-1)
 
 
-def samples(length: int) -> Tensor:
+def sampled_distances(length: int) -> Tensor:
     """Sorted distances below `length`: each below 64, ever fewer of the longer, and the last."""
-    steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
+    steps = (
+        torch.logspace(0, math.log2(max(2, length)), CURVE_POINTS, base=2, dtype=torch.float64) - 1
+    )
     spread = steps.round().long().clamp(max=length - 1)
     return torch.cat((torch.arange(min(64, length)), spread)).unique()
 
@@ -121,19 +127,19 @@ def as_lists(values: Tensor | None) -> list | None:
     return np.where(np.isnan(array), None, array).tolist()
 
 
-def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
+def _layer_entry(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     """Entry of a kind of layer in `layers`; `table` are its properties."""
     layer = view.layer
     plan = view.plan
     encoding = view.encoding
     last = view.length - 1
     keys_K = torch.arange(last, -1, -1)
-    seen_T = _padded(distance(view, last, keys_K), length)
-    before, after = view.turning or (None, None)  # None where nothing turns
+    seen_T = _padded_with_nan(key_distances(view, last, keys_K), length)
+    before, after = view.turning_spectra or (None, None)  # None where nothing turns
     decay_D = encoding.decay()
     any_q = torch.empty(1, encoding.shape.n_head)  # a sink depends on the number of heads alone
     return {
-        "numbers": view.numbers,
+        "numbers": view.layer_indices,
         "name": name_of(encoding),
         "window": layer.window,
         "extended": layer.extended,
@@ -143,8 +149,8 @@ def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
         "temperature": plan.temperature,
         "bands": len(plan.bands),
         "distance": as_lists(seen_T),
-        "bias": as_lists(_padded(key_bias(view, last, keys_K), length)),
-        "even_weights": as_lists(_padded(even_weights(view), length)),
+        "bias": as_lists(_padded_with_nan(key_biases(view, last, keys_K), length)),
+        "even_weights": as_lists(_padded_with_nan(even_weights(view), length)),
         "logit_scale": as_lists(_logit_factors(view, length)),
         "distance_rule": _distance_rules(view, length),
         "sink": as_lists(plan.sink(any_q)),
@@ -154,7 +160,7 @@ def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     }
 
 
-def _padded(values_T: Tensor | None, length: int) -> Tensor | None:
+def _padded_with_nan(values_T: Tensor | None, length: int) -> Tensor | None:
     """Values over distance, with nan for distances up to `length` that no query is fed."""
     if values_T is None:
         return None
@@ -167,13 +173,13 @@ def _logit_factors(view: LayerView, length: int) -> Tensor:
     """
     factor_T = view.plan.factor_of_zeros
     factor_T = torch.ones(view.length) if factor_T is None else factor_T.detach()
-    rest_T = factor_T[..., -1:].expand(*factor_T.shape[:-1], length - view.length)
-    return torch.cat((factor_T, rest_T), dim=-1)
+    beyond_fed_T = factor_T[..., -1:].expand(*factor_T.shape[:-1], length - view.length)
+    return torch.cat((factor_T, beyond_fed_T), dim=-1)
 
 
 def _distance_rules(view: LayerView, length: int) -> list[dict[str, list]] | None:
     """Factor and addend of each rule on the score at some distances; None without a rule."""
-    delta_K = samples(length)
+    delta_K = sampled_distances(length)
     curves = []
     for rule in view.plan.distance_rules:
         factor_K, addend_K = torch.stack(rule.distance(delta_K.double()))
@@ -190,10 +196,10 @@ def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
     """
     encoding = view.encoding
     relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
-    if view.turning is None or not relative or view.plan.bands[0].q_table is None:
+    if view.turning_spectra is None or not relative or view.plan.bands[0].q_table is None:
         return None
-    before, after = view.turning
-    delta_K = samples(len(seen_T))
+    before, after = view.turning_spectra
+    delta_K = sampled_distances(len(seen_T))
     return {
         "at": delta_K.tolist(),
         "before": as_lists(decay_bound(before.freq_F, delta_K)),
@@ -201,7 +207,7 @@ def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
     }
 
 
-def _added(view: LayerView, extension: Extension) -> dict:
+def _embedding_numbers(view: LayerView, extension: Extension) -> dict:
     """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the
     last one and those before it.
     """
@@ -211,15 +217,19 @@ def _added(view: LayerView, extension: Extension) -> dict:
         return {"coordinates": None, "table_rows": None, "similarity": None}
     pos_T = view.plan.bands[0].q_pos_T
     rows_NC = encoding.rows()
-    delta_K = samples(view.length)
-    alike_K = cosine_similarity(added_TC[-1:], added_TC[view.length - 1 - delta_K], dim=-1)
-    read_T = None
+    delta_K = sampled_distances(view.length)
+    cosine_K = cosine_similarity(added_TC[-1:], added_TC[view.length - 1 - delta_K], dim=-1)
+    row_read_T = None
     if rows_NC is not None:
         # Extending a table that holds its own row numbers shows which rows each position reads.
-        counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
-        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, view.plan.span))[:, 0]
+        row_numbers_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(
+            rows_NC.shape
+        )
+        row_read_T = encoding.embed(pos_T, None, extension.rows(row_numbers_NC, view.plan.span))[
+            :, 0
+        ]
     return {
         "coordinates": as_lists(pos_T),
-        "table_rows": as_lists(read_T),
-        "similarity": {"at": delta_K.tolist(), "cosine": as_lists(alike_K)},
+        "table_rows": as_lists(row_read_T),
+        "similarity": {"at": delta_K.tolist(), "cosine": as_lists(cosine_K)},
     }

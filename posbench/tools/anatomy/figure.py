@@ -17,20 +17,23 @@ from posbench.report.figures.style import FONT_SIZE, GREY, OKABE_ITO
 from posbench.tools.anatomy.as_text import (
     PROPERTIES,
     lengths_in_words,
+    methods_title,
     named_values,
     reader_notes,
-    title,
 )
-from posbench.tools.anatomy.dissect import Anatomy, samples
+from posbench.tools.anatomy.dissect import Anatomy, sampled_distances
 from posbench.tools.anatomy.query_view import LayerView, channel_scores
 
 BLUE, ORANGE = OKABE_ITO[:2]
-TRAINED, HIDDEN = "#e7f5f0", "#efefef"  # ground: what training held, keys that are not seen
-UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
-DASHED = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
-DOTTED = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 2}
-CURVE = {"linewidth": 1.5, "zorder": 3}
-LEGEND = {
+TRAINED_COLOUR, HIDDEN_COLOUR = (
+    "#e7f5f0",
+    "#efefef",
+)  # ground: what training held, keys that are not seen
+LEAST_BIAS_SHOWN = -20.0  # nats: with a bias below this a key has practically no weight
+DASHED_STYLE = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
+DOTTED_STYLE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 2}
+CURVE_STYLE = {"linewidth": 1.5, "zorder": 3}
+LEGEND_STYLE = {
     "fontsize": 7.6,
     "handlelength": 1.6,
     "borderaxespad": 0.3,
@@ -42,10 +45,10 @@ LEGEND = {
 
 # Inches.
 PANEL_WIDTH, PANEL_HEIGHT, LEAST_WIDTH = 4.0, 3.3, 6.4  # a panel with its labels; the page
-HEAD = 0.9  # title and lengths, with the lower margin
+HEAD_HEIGHT = 0.9  # title and lengths, with the lower margin
 EDGES = {"left": 0.62, "right": 0.15, "top": 0.95, "bottom": 0.5}  # around all panels
-TITLE, LENGTHS, INDENT = 0.2, 0.45, 0.1  # below the upper edge, right of the left one
-LETTERS = 19  # characters of a note in an inch
+TITLE_DOWN, LENGTHS_DOWN, INDENT = 0.2, 0.45, 0.1  # below the upper edge, right of the left one
+LETTERS_PER_INCH = 19  # characters of a note in an inch
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     lines = -(-len(panels) // columns)
     width = max(LEAST_WIDTH, PANEL_WIDTH * columns)
-    height = PANEL_HEIGHT * lines + HEAD
+    height = PANEL_HEIGHT * lines + HEAD_HEIGHT
     figure = Figure(figsize=(width, height), layout=None)
     grid = figure.subplots(lines, columns, squeeze=False)
     figure.subplots_adjust(
@@ -85,15 +88,19 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
         if panel.by_distance:
-            _distance_axis(axes, numbers, panel.hides)
+            _set_up_distance_axis(axes, numbers, panel.hides)
         heading_end = panel.draw(axes, numbers, views) or ""
-        _label(axes, panel, heading_end)
+        _write_labels(axes, panel, heading_end)
     left = INDENT / width
     style = {"fontsize": 13, "fontweight": "bold", "va": "center"}
-    figure.text(left, 1 - TITLE / height, title(numbers), **style)
+    figure.text(left, 1 - TITLE_DOWN / height, methods_title(numbers), **style)
     style = {"fontsize": 9.5, "color": GREY, "va": "center"}
-    figure.text(left, 1 - LENGTHS / height, lengths_in_words(numbers), **style)
-    notes = [part for line in _notes(numbers) for part in textwrap.wrap(line, int(width * LETTERS))]
+    figure.text(left, 1 - LENGTHS_DOWN / height, lengths_in_words(numbers), **style)
+    notes = [
+        part
+        for line in _notes_below(numbers)
+        for part in textwrap.wrap(line, int(width * LETTERS_PER_INCH))
+    ]
     style = {"fontsize": 7.8, "color": GREY, "va": "top", "linespacing": 1.4}
     figure.text(left, 0.0, "\n".join(notes), **style)
     return figure
@@ -106,7 +113,7 @@ def _chosen_panels(anatomy: Anatomy) -> list[Panel]:
     values = {
         **numbers,
         "by distance": not numbers["coordinates"],
-        "turned": any(_turned(view) for view in anatomy.views),
+        "turned": any(_turns_channels(view) for view in anatomy.views),
         "rescaled": any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
     }
     return [
@@ -114,7 +121,7 @@ def _chosen_panels(anatomy: Anatomy) -> list[Panel]:
     ]
 
 
-def _notes(numbers: dict) -> list[str]:
+def _notes_below(numbers: dict) -> list[str]:
     """Notes below the panels."""
     ground = "Dashed: the training length. Green: what training held."
     if any(None in layer["distance"] for layer in numbers["layers"]):
@@ -123,23 +130,23 @@ def _notes(numbers: dict) -> list[str]:
     return [f"Measured: {properties}. {ground}", *reader_notes(numbers)]
 
 
-def _distance_axis(axes: Axes, numbers: dict, hides: bool) -> None:
+def _set_up_distance_axis(axes: Axes, numbers: dict, hides: bool) -> None:
     """Set up an x axis of distances, with a line at the training length and hidden keys in grey."""
     length = numbers["length"]
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(2, length))
     axes.xaxis.set_major_formatter("{x:.7g}")
-    axes.axvline(numbers["train_len"], **DASHED, zorder=1)
+    axes.axvline(numbers["train_len"], **DASHED_STYLE, zorder=1)
     hidden = np.zeros(length + 2, int)  # with a visible end at each side
     if hides:
         distances = [layer["distance"] for layer in numbers["layers"]]
         hidden[1:-1] = [set(at_index) == {None} for at_index in zip(*distances, strict=True)]
     # Changes come in pairs, the start and the end of each hidden stretch.
     for start, end in np.flatnonzero(np.diff(hidden)).reshape(-1, 2):
-        axes.axvspan(start, end, color=HIDDEN, linewidth=0, zorder=0)
+        axes.axvspan(start, end, color=HIDDEN_COLOUR, linewidth=0, zorder=0)
 
 
-def _label(axes: Axes, panel: Panel, heading_end: str) -> None:
+def _write_labels(axes: Axes, panel: Panel, heading_end: str) -> None:
     """Write the heading, labels and legend of a panel."""
     style = {"fontsize": 10, "loc": "left", "color": "#222222", "pad": 7}
     axes.set_title(panel.heading + heading_end, **style)
@@ -150,10 +157,10 @@ def _label(axes: Axes, panel: Panel, heading_end: str) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc=panel.legend, **LEGEND)
+        axes.legend(loc=panel.legend, **LEGEND_STYLE)
 
 
-def _turned(view: LayerView) -> bool:
+def _turns_channels(view: LayerView) -> bool:
     """True if the encoding turns q and k."""
     return view.plan.bands[0].q_table is not None
 
@@ -169,7 +176,7 @@ def _draw_spectrum(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
             label = name or "at evaluation"
         _draw_frequencies(axes, layer["spectrum"], one_turn, colour, label)
     axes.set_yscale("log", base=10)
-    axes.axhline(one_turn, **DASHED, zorder=1)
+    axes.axhline(one_turn, **DASHED_STYLE, zorder=1)
     corner = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
     last_layer, _, _ = styles[-1]
@@ -191,9 +198,9 @@ def _draw_frequencies(axes: Axes, values: list, one_turn: float, colour: str, la
 
 def _draw_positions(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     length = numbers["length"]
-    axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
-    axes.axvline(numbers["train_len"], **DASHED, zorder=1)
-    axes.plot([0, length], [0, length], **DOTTED)
+    axes.axhspan(0, numbers["trained_reach"], color=TRAINED_COLOUR, linewidth=0, zorder=0.5)
+    axes.axvline(numbers["train_len"], **DASHED_STYLE, zorder=1)
+    axes.plot([0, length], [0, length], **DOTTED_STYLE)
     y = "row of the table" if numbers["table_rows"] else "position for the encoding"
     positions = numbers["table_rows"] or numbers["coordinates"]
     draw_line(axes, positions, BLUE)
@@ -225,8 +232,8 @@ def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     low = min([1.0, *seen])
     high = max([2.0, length, *seen])
     axes.set_yscale("log", base=2)
-    axes.axhspan(low / 2, max(low, reach), color=TRAINED, linewidth=0, zorder=0.5)
-    axes.plot([1, length], [1, length], **DOTTED)
+    axes.axhspan(low / 2, max(low, reach), color=TRAINED_COLOUR, linewidth=0, zorder=0.5)
+    axes.plot([1, length], [1, length], **DOTTED_STYLE)
     for layer, colour, name in reversed(layer_styles(numbers)):
         draw_line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
@@ -234,11 +241,11 @@ def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_channels(axes: Axes, numbers: dict, views: list[LayerView]) -> None:
-    view = next(filter(_turned, views))
-    delta_K = samples(view.length)
+    view = next(filter(_turns_channels, views))
+    delta_K = sampled_distances(view.length)
     delta_K = delta_K[delta_K > 0]
     rows = channel_scores(view, delta_K)
-    axes.set_facecolor(HIDDEN)
+    axes.set_facecolor(HIDDEN_COLOUR)
     draw_heat_map(axes, delta_K, rows)
     axes.set_ylim(-0.5, len(rows) - 0.5)
     style = {"fontsize": 7.4, "color": GREY, "ha": "right", "transform": axes.transAxes}
@@ -255,7 +262,7 @@ def _draw_decay(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     }
     distance_T = np.array(numbers["distance"], float)
     for (label, rate), colour in zip(pairs.items(), OKABE_ITO, strict=False):
-        axes.plot(np.exp(-rate * distance_T), color=colour, label=label, **CURVE)
+        axes.plot(np.exp(-rate * distance_T), color=colour, label=label, **CURVE_STYLE)
     axes.set_ylim(0, 1.03)
 
 
@@ -264,8 +271,8 @@ def _draw_bias(axes: Axes, numbers: dict, _: list[LayerView]) -> str:
     draw_heads(axes, layer["bias"])
     values = [value for row in layer["bias"] for value in row if value is not None]
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    if min(values) < UNSEEN:
-        axes.set_ylim(UNSEEN, max(0.5, max(values)))
+    if min(values) < LEAST_BIAS_SHOWN:
+        axes.set_ylim(LEAST_BIAS_SHOWN, max(0.5, max(values)))
         style = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
         axes.annotate("below: no weight is left", (0.02, 0.02), **style)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
@@ -295,8 +302,8 @@ def _draw_bound(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 def _draw_rule(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     layer, _, _ = layer_styles(numbers, "distance_rule")[0]
     for rule in layer["distance_rule"]:
-        axes.plot(rule["at"], rule["factor"], color=BLUE, label="factor", **CURVE)
-        axes.plot(rule["at"], rule["addend"], color=ORANGE, label="addend", **CURVE)
+        axes.plot(rule["at"], rule["factor"], color=BLUE, label="factor", **CURVE_STYLE)
+        axes.plot(rule["at"], rule["addend"], color=ORANGE, label="addend", **CURVE_STYLE)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
 
 
@@ -312,7 +319,7 @@ def _draw_logits(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
 
 
-def _over_distance(needs: str, heading: str, y: str, draw: Callable, **options: object) -> Panel:
+def _distance_panel(needs: str, heading: str, y: str, draw: Callable, **options: object) -> Panel:
     x = "tokens between query and key"
     return Panel(needs, heading, x, y, draw, by_distance=True, **options)
 
@@ -336,41 +343,41 @@ PANELS = (  # in the order of a page
         _draw_similarity,
         by_distance=True,
     ),
-    _over_distance(
+    _distance_panel(
         "by distance",
         "At which distance a key is seen",
         "distance for the encoding",
         _draw_distances,
         legend="lower right",
     ),
-    _over_distance(
+    _distance_panel(
         "turned",
         "What each pair says of a key",
         "pair of channels",
         _draw_channels,
         hides=False,
     ),
-    _over_distance(
+    _distance_panel(
         "decay", "What distance leaves of a pair", "factor", _draw_decay, legend="lower left"
     ),
-    _over_distance(
+    _distance_panel(
         "bias", "What is added to the score", "bias (nats)", _draw_bias, legend="center left"
     ),
-    _over_distance(
+    _distance_panel(
         "even_weights",
         "Weights, if no content matters",
         "attention weight",
         _draw_weights,
         legend="lower left",
     ),
-    _over_distance(
+    _distance_panel(
         "decay_bound",
         "Decay: bound of the score",
         "mean |partial sum|",
         _draw_bound,
         legend="upper right",
     ),
-    _over_distance(
+    _distance_panel(
         "distance_rule",
         "What distance does to the score",
         "",

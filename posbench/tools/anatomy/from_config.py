@@ -63,13 +63,13 @@ def method_in_words(group: str, method: dict) -> str:
     arguments = flatten(method)
     words = [name]
     for key, value in arguments.items():
-        place, _, last = key.rpartition(".")
+        parent, _, leaf = key.rpartition(".")
         is_default = key in defaults and defaults[key] == value
-        if key in NOT_ARGUMENTS or last == CHOICE or is_default:
+        if key in NOT_ARGUMENTS or leaf == CHOICE or is_default:
             continue
-        if last == "_target_":
-            inner = {"_target_": value, CHOICE: arguments.get(f"{place}.{CHOICE}")}
-            words.append(f"{place}={method_name(inner)}")
+        if leaf == "_target_":
+            inner = {"_target_": value, CHOICE: arguments.get(f"{parent}.{CHOICE}")}
+            words.append(f"{parent}={method_name(inner)}")
         else:
             words.append(f"{key}={text(value)}")
     return " ".join(words)

@@ -24,9 +24,9 @@ from posbench.report.figures.style import GREY, OKABE_ITO, write_note
 from posbench.tools.anatomy.dissect import Anatomy, dissect
 from posbench.tools.anatomy.figure import (
     BLUE,
-    HIDDEN,
+    HIDDEN_COLOUR,
     ORANGE,
-    TRAINED,
+    TRAINED_COLOUR,
     draw_heads,
     draw_heat_map,
     draw_line,
@@ -35,39 +35,44 @@ from posbench.tools.anatomy.query_view import channel_scores
 
 SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len
-POSITIONS = [0, SHAPE.train_len, LENGTH // 2, LENGTH]  # ticks
+POSITION_TICKS = [0, SHAPE.train_len, LENGTH // 2, LENGTH]  # ticks
 # Turns in training of the pair drawn between the fastest and the slowest, where extensions differ
 # most.
-TURNS = 2
-PENS = ((OKABE_ITO[5], 5.0), (ORANGE, 2.8), ("black", 1.0))
-TOP = 3.0  # largest factor drawn of a scale
-FLOOR = -8.0  # nats: the lowest bias drawn, since a weight times e^-8 is nearly nothing
-BOLD = 1.8  # points: width of the one curve of a tile
+TURNS_OF_MIDDLE_PAIR = 2
+PAIR_PENS = ((OKABE_ITO[5], 5.0), (ORANGE, 2.8), ("black", 1.0))
+LARGEST_FACTOR = 3.0  # largest factor drawn of a scale
+LOWEST_BIAS = -8.0  # nats: the lowest bias drawn, since a weight times e^-8 is nearly nothing
+ONLY_CURVE_WIDTH = 1.8  # points: width of the one curve of a tile
 DOTTED = (0, (1, 2))
 
 # Layout in inches.
-COLUMNS = 6  # tiles in a line
-TILE, GAP, LINE = 1.42, 0.28, 2.12  # side of a tile, space right of it, height of a line of tiles
-TILE_HEAD = 0.36  # name and words above a tile
+TILES_IN_LINE = 6  # tiles in a line
+TILE_SIDE, TILE_GAP, LINE_HEIGHT = (
+    1.42,
+    0.28,
+    2.12,
+)  # side of a tile, space right of it, height of a line of tiles
+TILE_HEAD_HEIGHT = 0.36  # name and words above a tile
 LEFT, INDENT, BELOW = 0.45, 0.1, 0.1  # left of the tiles and of texts, below the last line
-HEADING, TEXT = 0.2, 0.4  # from the upper edge of a section to its heading and its text
-LETTERS = 15  # characters of a text in an inch
-ENCODINGS = (
+HEADING_DOWN, TEXT_DOWN = 0.2, 0.4  # from the upper edge of a section to its heading and its text
+LETTERS_PER_INCH = 15  # characters of a text in an inch
+ENCODINGS_TEXT = (
     "x: tokens between query and key, or the position where something is added to embeddings, to"
     f" {LENGTH}; dashed: the training length {SHAPE.train_len}. Colours: what each pair of channels"
     " (each channel) says of it, from blue -1 to orange +1. Curves: what is added to the score of"
-    f" a head, down to {FLOOR:.0f} nats; learned numbers as they start. Where it depends on"
+    f" a head, down to {LOWEST_BIAS:.0f} nats; learned numbers as they start. Where it depends on"
     " content: gates of a token of zeros, and the logarithm of the weights where all content"
     " scores are 0. 1 of 4: layers with attention."
 )
-EXTENSIONS = (
+EXTENSIONS_TEXT = (
     f"y: how far a key seems, x: how far it is, to {LENGTH} tokens, trained at {SHAPE.train_len}"
-    f" (dashed): for the fastest pair of channels of RoPE (blue), one that turned about {TURNS}"
-    " times in training (orange) and the slowest (black). Green: what training held. Dotted: no"
-    " extension. Where there is no line or dot keys are not seen. In grey: what is changed, and"
-    " the factor on the logits. On a learned table, y is the row read at position x."
+    f" (dashed): for the fastest pair of channels of RoPE (blue), one that turned about"
+    f" {TURNS_OF_MIDDLE_PAIR} times in training (orange) and the slowest (black). Green: what"
+    " training held. Dotted: no extension. Where there is no line or dot keys are not seen. In"
+    " grey: what is changed, and the factor on the logits. On a learned table, y is the row read"
+    " at position x."
 )
-SCALES = (
+SCALES_TEXT = (
     f"Blue: the factor on the logits of the query that sees x keys, to {LENGTH} (scale_invariant:"
     " on those of a key x tokens away); learned numbers as they start. Orange: what is left of a"
     " weight where all content scores are 0, beside a sink, or at distance x against distance 0."
@@ -94,34 +99,34 @@ class Section(NamedTuple):
     draw: Callable[[Axes, Anatomy], str]  # draws a tile and returns words about it
 
     @property
-    def lines(self) -> int:
+    def n_lines(self) -> int:
         """Number of lines of tiles."""
-        return -(-len(self.tiles) // COLUMNS)
+        return -(-len(self.tiles) // TILES_IN_LINE)
 
 
-def sheet(tiles: dict[str, list[Tile]]) -> Figure:
-    """Figure of the three sections: small multiples on one grid. `tiles` are the `dissected` of
-    each group.
+def gallery_figure(tiles: dict[str, list[Tile]]) -> Figure:
+    """Figure of the three sections: small multiples on one grid. `tiles` are the `tiles_of_group`
+    of each group.
     """
-    factors = list(range(int(TOP) + 1))
+    factors = list(range(int(LARGEST_FACTOR) + 1))
     scales = tiles["scale_attention"]
     encodings = tiles["encoding"]
     extensions = tiles["extension"]
     sections = (  # with the ticks of y, and the inches of the heading and the text
-        Section("Encodings", ENCODINGS, encodings, [], 1.0, _draw_encoding),
-        Section("Extensions", EXTENSIONS, extensions, POSITIONS, 1.15, _draw_extension),
-        Section("Scales of attention", SCALES, scales, factors, 1.0, _draw_scale),
+        Section("Encodings", ENCODINGS_TEXT, encodings, [], 1.0, _draw_encoding),
+        Section("Extensions", EXTENSIONS_TEXT, extensions, POSITION_TICKS, 1.15, _draw_extension),
+        Section("Scales of attention", SCALES_TEXT, scales, factors, 1.0, _draw_scale),
     )
-    width = LEFT + COLUMNS * (TILE + GAP)
+    width = LEFT + TILES_IN_LINE * (TILE_SIDE + TILE_GAP)
     heads = sum(section.head for section in sections)
-    height = heads + sum(section.lines for section in sections) * LINE + BELOW
+    height = heads + sum(section.n_lines for section in sections) * LINE_HEIGHT + BELOW
     figure = Figure(figsize=(width, height), layout=None)
     top = height
     for section in sections:
         _write_heading(figure, section, top)
         top -= section.head
         _draw_tiles(figure, section, top)
-        top -= section.lines * LINE
+        top -= section.n_lines * LINE_HEIGHT
     return figure
 
 
@@ -129,20 +134,22 @@ def _write_heading(figure: Figure, section: Section, top: float) -> None:
     """Write heading and text of a section whose upper edge is `top` inches above the lower one."""
     width, height = figure.get_size_inches()
     style = {"fontsize": 14, "fontweight": "bold", "va": "center"}
-    figure.text(INDENT / width, (top - HEADING) / height, section.heading, **style)
-    text = "\n".join(textwrap.wrap(section.text, int(width * LETTERS)))
+    figure.text(INDENT / width, (top - HEADING_DOWN) / height, section.heading, **style)
+    text = "\n".join(textwrap.wrap(section.text, int(width * LETTERS_PER_INCH)))
     style = {"fontsize": 8.6, "color": GREY, "va": "top", "linespacing": 1.35}
-    figure.text(INDENT / width, (top - TEXT) / height, text, **style)
+    figure.text(INDENT / width, (top - TEXT_DOWN) / height, text, **style)
 
 
 def _draw_tiles(figure: Figure, section: Section, top: float) -> None:
     """Draw the tiles of a section from `top` inches above the lower edge downwards."""
     width, height = figure.get_size_inches()
     for index, tile in enumerate(section.tiles):
-        line, column = divmod(index, COLUMNS)
-        left = LEFT + column * (TILE + GAP)
-        bottom = top - line * LINE - TILE - TILE_HEAD
-        axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
+        line, column = divmod(index, TILES_IN_LINE)
+        left = LEFT + column * (TILE_SIDE + TILE_GAP)
+        bottom = top - line * LINE_HEIGHT - TILE_SIDE - TILE_HEAD_HEIGHT
+        axes = figure.add_axes(
+            (left / width, bottom / height, TILE_SIDE / width, TILE_SIDE / height)
+        )
         words = section.draw(axes, tile.anatomy)
         if tile.encoding not in ("rope", tile.name):
             words += f" ({tile.encoding})"
@@ -151,13 +158,13 @@ def _draw_tiles(figure: Figure, section: Section, top: float) -> None:
         axes.set_xlim(0, LENGTH)
         style = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (4, 3)), "zorder": 4}
         axes.axvline(SHAPE.train_len, **style)
-        axes.set_xticks(POSITIONS)
+        axes.set_xticks(POSITION_TICKS)
         axes.set_yticks(section.y_ticks if column == 0 else [])
         axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
         axes.spines[:].set_color("#bbbbbb")
 
 
-def dissected(group: str) -> list[Tile]:
+def tiles_of_group(group: str) -> list[Tile]:
     """Every method of a group of configs/ with its anatomy, `none` first.
 
     An encoding that does not reach LENGTH by itself has recompute_window; other methods act on
@@ -165,7 +172,7 @@ def dissected(group: str) -> list[Tile]:
     methods = group_yamls(group)
     tiles = []
     for name in sorted(methods, key=lambda name: (name != "none", name)):
-        tile = _encoding_tile(name) if group == "encoding" else _tile(group, name)
+        tile = _encoding_tile(name) if group == "encoding" else _tile_of_first_change(group, name)
         if tile is not None:
             tiles.append(tile)
     return tiles
@@ -174,24 +181,26 @@ def dissected(group: str) -> list[Tile]:
 def _encoding_tile(name: str) -> Tile | None:
     """An encoding by itself, or with recompute_window."""
     encoding = group_yamls("encoding")[name]
-    anatomy = _dissect(encoding)
+    anatomy = _anatomy_of_yamls(encoding)
     if anatomy is None:
-        anatomy = _dissect(encoding, extension=group_yamls("extension")["recompute_window"])
+        anatomy = _anatomy_of_yamls(
+            encoding, extension=group_yamls("extension")["recompute_window"]
+        )
     return None if anatomy is None else Tile(name, name, anatomy)
 
 
-def _tile(group: str, name: str) -> Tile | None:
+def _tile_of_first_change(group: str, name: str) -> Tile | None:
     """An extension or a scale on the first encoding that it changes, RoPE if it can."""
     encodings = group_yamls("encoding")
     method = group_yamls(group)[name]
     for encoding in ("rope", *encodings):
-        anatomy = _dissect(encodings[encoding], **{group: method})
+        anatomy = _anatomy_of_yamls(encodings[encoding], **{group: method})
         if anatomy is not None:
             return Tile(name, encoding, anatomy)
     return None
 
 
-def _dissect(
+def _anatomy_of_yamls(
     encoding: dict, extension: dict | None = None, scale_attention: dict | None = None
 ) -> Anatomy | None:
     """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect, and for
@@ -227,23 +236,24 @@ def _draw_encoding(axes: Axes, anatomy: Anatomy) -> str:
 
 
 def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
+    """Draw what an encoding says of the keys, and return words about the way it does so."""
     numbers = anatomy.numbers
     view = anatomy.views[0]
     if len(anatomy.views) > 1:
-        _layer_bars(axes, numbers["layers"])
+        _draw_layer_bars(axes, numbers["layers"])
         return "layers of two kinds"
     if numbers["coordinates"]:
         rows_DT = pad(view.added_TC.T, (0, LENGTH - view.length), value=torch.nan)
-        axes.set_facecolor(HIDDEN)
+        axes.set_facecolor(HIDDEN_COLOUR)
         top = float(rows_DT.nan_to_num().abs().quantile(0.98))
         draw_heat_map(axes, range(LENGTH), rows_DT, top)
         return "added to embeddings"
     if numbers["even_weights"]:
-        _bias_curves(axes, _relative_logarithms(numbers["even_weights"]))
+        _draw_bias_curves(axes, _relative_logarithms(numbers["even_weights"]))
         return "weighs whole rows"
     turned = view.plan.bands[0].q_table is not None
     if numbers["bias"]:
-        _bias_curves(axes, numbers["bias"])
+        _draw_bias_curves(axes, numbers["bias"])
         on_scores = view.encoding.biases & (Bias.COLUMNS | Bias.DENSE)
         words = "added to scores" if on_scores else "forget gates"
         return f"{words}, turned" if turned else words
@@ -266,16 +276,17 @@ def _relative_logarithms(weights: list[list]) -> list[list]:
     return [[math.log(value / largest) if value else None for value in row] for row in weights]
 
 
-def _bias_curves(axes: Axes, rows: list[list]) -> None:
+def _draw_bias_curves(axes: Axes, rows: list[list]) -> None:
+    """Draw the bias of each head over distance; None is a key that is not seen."""
     draw_heads(axes, rows, label="")
     values = [value for row in rows for value in row if value is not None]
-    low, high = max(min(values), FLOOR), max(0.0, *values)
+    low, high = max(min(values), LOWEST_BIAS), max(0.0, *values)
     margin = 0.06 * (high - low) + 1e-3
     axes.set_ylim(low - margin, high + margin)
     axes.axhline(0, color="black", linewidth=0.6, zorder=1)
 
 
-def _layer_bars(axes: Axes, layers: list[dict]) -> None:
+def _draw_layer_bars(axes: Axes, layers: list[dict]) -> None:
     """Draw a bar for each transformer layer, as long as the number of keys that the last query
     sees.
     """
@@ -303,15 +314,15 @@ def _draw_extension(axes: Axes, anatomy: Anatomy) -> str:
     or the rows of a table.
     """
     numbers = anatomy.numbers
-    axes.axhspan(0, SHAPE.train_len - 1, color=TRAINED, linewidth=0, zorder=0)
+    axes.axhspan(0, SHAPE.train_len - 1, color=TRAINED_COLOUR, linewidth=0, zorder=0)
     axes.plot([0, LENGTH], [0, LENGTH], color=GREY, linewidth=0.8, linestyle=DOTTED, zorder=1)
     axes.set_ylim(0, LENGTH)
     if numbers["encoding"] == "rope":
         trained_F = torch.tensor(numbers["spectrum_before"])
         speed_F = torch.tensor(numbers["spectrum"]) / trained_F
         turns_F = trained_F * SHAPE.train_len / (2 * torch.pi)  # in training, of each pair
-        middle = int((turns_F - TURNS).abs().argmin())
-        for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
+        middle = int((turns_F - TURNS_OF_MIDDLE_PAIR).abs().argmin())
+        for pair, (colour, width) in zip((0, middle, -1), PAIR_PENS, strict=True):
             speed = float(speed_F[pair])
             seen = [None if value is None else value * speed for value in numbers["distance"]]
             draw_line(axes, seen, colour, width=width)
@@ -342,23 +353,24 @@ def _extension_words(numbers: dict) -> list[str]:
 
 
 def _draw_scale(axes: Axes, anatomy: Anatomy) -> str:
+    """Draw the factor on the logits and what a sink or distance leaves, and return words."""
     numbers = anatomy.numbers
     factors = torch.as_tensor(numbers["logit_scale"], dtype=torch.float64)  # [T] or [H, T]
     axes.axhline(1, color="black", linewidth=0.9, linestyle=DOTTED, zorder=1)
-    style = {"linewidth": BOLD, "zorder": 3}
+    style = {"linewidth": ONLY_CURVE_WIDTH, "zorder": 3}
     for rule in numbers["distance_rule"] or ():
         axes.plot(rule["at"], rule["factor"], color=BLUE, **style)
         axes.plot(rule["at"], torch.as_tensor(rule["addend"]).exp(), color=ORANGE, **style)
     if not numbers["distance_rule"]:
         for factor_T in torch.atleast_2d(factors).unique(dim=0):
-            draw_line(axes, factor_T.tolist(), BLUE, width=BOLD)
+            draw_line(axes, factor_T.tolist(), BLUE, width=ONLY_CURVE_WIDTH)
     if numbers["sink"]:
         keys_T = torch.arange(1, LENGTH + 1)
         for logit in sorted(set(numbers["sink"])):
             # The weight of all keys together, if their scores are 0.
             share_T = keys_T / (keys_T + torch.tensor(logit).exp())
             axes.plot(keys_T - 1, share_T, color=ORANGE, **style)
-    axes.set_ylim(0, TOP)
+    axes.set_ylim(0, LARGEST_FACTOR)
     return ", ".join(_scale_words(numbers, factors)) or "no change"
 
 

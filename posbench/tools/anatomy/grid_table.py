@@ -20,19 +20,19 @@ from posbench.scale_attention.none import NoScale
 from posbench.sweep.cells import RECOMPUTE
 from posbench.tools.anatomy.as_text import DIMENSIONLESS
 from posbench.tools.anatomy.from_config import make_methods, method_in_words, resolve_methods
-from posbench.tools.anatomy.properties import dimensionless
+from posbench.tools.anatomy.properties import dimensionless_numbers
 from posbench.tools.anatomy.query_view import layer_views
 
-WORDS = ("encoding", "layers", "extension", "encoding_args", "extension_args")
-SIZES = ("n_head", "head_dim", "train_len", "length")
+WORD_COLUMNS = ("encoding", "layers", "extension", "encoding_args", "extension_args")
+SIZE_COLUMNS = ("n_head", "head_dim", "train_len", "length")
 # One encoding with one extension at `length` tokens: methods in words, all their arguments json,
 # and the numbers, None where one does not apply.
-FIELDS = [
-    *((key, str) for key in WORDS),
-    *((key, int) for key in SIZES),
+ROW_FIELDS = [
+    *((key, str) for key in WORD_COLUMNS),
+    *((key, int) for key in SIZE_COLUMNS),
     *((key, "float | None", None) for key in DIMENSIONLESS),
 ]
-Row = make_dataclass("Row", FIELDS, frozen=True)
+Row = make_dataclass("Row", ROW_FIELDS, frozen=True)
 LEGEND_END = (
     "empty: does not apply; what is learned is as at the start, unless a run is named; gates are"
     " those of a token of zeros"
@@ -91,8 +91,10 @@ def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list
         if not view.layer.extended and not isinstance(extension, NoExtension):
             continue
         layers = "all"
-        if len(view.numbers) < shape.n_layer:
-            layers = f"{name_of(view.encoding)} in {len(view.numbers)} of {shape.n_layer} layers"
+        if len(view.layer_indices) < shape.n_layer:
+            layers = (
+                f"{name_of(view.encoding)} in {len(view.layer_indices)} of {shape.n_layer} layers"
+            )
         row = Row(
             encoding=name,
             layers=layers,
@@ -103,13 +105,13 @@ def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list
             head_dim=shape.head_dim,
             train_len=shape.train_len,
             length=length,
-            **dimensionless(encoding, extension, view),
+            **dimensionless_numbers(encoding, extension, view),
         )
         rows.append(row)
     return rows
 
 
-def grid_numbers(rows: list[Row]) -> tuple[Table, list[str]]:
+def table_and_legend(rows: list[Row]) -> tuple[Table, list[str]]:
     """Table of the rows without columns that apply to none, and lines that explain it."""
     keys = [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in rows)]
     several_shapes = len({(row.n_head, row.head_dim) for row in rows}) > 1
@@ -119,7 +121,7 @@ def grid_numbers(rows: list[Row]) -> tuple[Table, list[str]]:
     lines = []
     for row in rows:
         tokens = f"{row.train_len} to {row.length}"
-        numbers = [_shown(getattr(row, key)) for key in keys]
+        numbers = [_number_cell(getattr(row, key)) for key in keys]
         lines.append([_row_name(row, several_shapes), row.extension, tokens, *numbers])
     headings = [DIMENSIONLESS[key][0] for key in keys]
     table = Table(title, ["encoding", "extension", "tokens", *headings], lines)
@@ -137,7 +139,8 @@ def _row_name(row: Row, with_shape: bool) -> str:
     return f"{row.encoding} ({', '.join(details)})" if details else row.encoding
 
 
-def _shown(number: float | None) -> str:
+def _number_cell(number: float | None) -> str:
+    """Number in a table; "" where it does not apply."""
     return "" if number is None else f"{number:.3g}"
 
 
@@ -145,7 +148,7 @@ def write_grid(rows: list[Row], folder: Path) -> list[Path]:
     """Write dimensionless.md and, with every digit and column, dimensionless.csv into `folder`.
     Returns their paths.
     """
-    table, legend = grid_numbers(rows)
+    table, legend = table_and_legend(rows)
     words = "\n".join([table.markdown(), "", *(f"- {line}" for line in legend)])
     contents = {
         folder / "dimensionless.md": words + "\n",

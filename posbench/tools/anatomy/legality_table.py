@@ -14,7 +14,7 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check, check_trained_scale
 from posbench.scale_attention.none import NoScale
 
-WORDS = {"legal": "yes", "own": "own", "opt-in": "opt", "no-op": "0", "refused": "-"}
+FATE_WORDS = {"legal": "yes", "own": "own", "opt-in": "opt", "no-op": "0", "refused": "-"}
 OWN_LEGEND = " own: a method from outside posbench, whose file names no test of the pair."
 LEGEND = (
     "yes: legal, a source that tests or defines it is known (`compat.py reasons`). opt: defined,"
@@ -45,20 +45,20 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     for name, node in choices(configs, "encoding").items():
         encoding = make(node, shape)
         for other, extension in extensions.items():
-            fate = _fate(check, encoding, extension, no_scale, lengths)
+            fate = _fate_and_reason(check, encoding, extension, no_scale, lengths)
             yield JudgedPair(name, "extension", other, *fate)
         # An encoding with a limit or a learned table may end at train_len without an extension, so
         # scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
-            fate = _fate(check, encoding, no_extension, scale, reached)
+            fate = _fate_and_reason(check, encoding, no_extension, scale, reached)
             yield JudgedPair(name, "scale_attention", other, *fate)
         for other, scale in scales.items():
-            fate = _fate(check_trained_scale, encoding, scale)
+            fate = _fate_and_reason(check_trained_scale, encoding, scale)
             yield JudgedPair(name, "train.scale_attention", other, *fate)
 
 
-def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
+def _fate_and_reason(judge: Callable, *args: Any) -> tuple[str, str]:
     """Fate and reason of a pair, such as ("refused", "alibi turns no channel: ...").
 
     A legal one has its source instead of a reason, "" where `judge` returns None.
@@ -78,7 +78,7 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
 def legality_markdown(pairs: list[JudgedPair]) -> str:
     """Markdown table of the pairs: a row for each method, a column for each encoding."""
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
-    fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
+    fates = {(pair.kind, pair.other, pair.encoding): FATE_WORDS[pair.fate] for pair in pairs}
     count = len(encodings)
     lines = [f"| | {' | '.join(encodings)} |", f"| :--- | {' | '.join([':-:'] * count)} |"]
     for kind in dict.fromkeys(pair.kind for pair in pairs):

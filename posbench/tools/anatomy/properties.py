@@ -13,8 +13,8 @@ None: the property does not apply.
 Measured without scale-attention, which acts on whole queries, with the same content at every
 position and projections drawn at random.
 
-`dimensionless` gives numbers without a unit. At any training length they show if a method is in the
-regime it was published in.
+`dimensionless_numbers` gives numbers without a unit. At any training length they show if a method
+is in the regime it was published in.
 
 Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T
 tokens."""
@@ -34,39 +34,39 @@ from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.query_view import (
     LayerView,
     content_score,
-    distance,
-    key_bias,
+    key_biases,
+    key_distances,
     layer_views,
 )
 
-DRAWS = 4
-NEAR = 1024  # keys at either end of a long text that are all checked
+CONTENT_DRAWS = 4
+KEYS_AT_ENDS = 1024  # keys at either end of a long text that are all checked
 
 
-def properties(
+def measured_properties(
     encoding: Encoding, extension: Extension, length: int
 ) -> list[dict[str, bool | None]]:
     """{property: True, False, or None where it does not apply} for each kind of layer."""
     train_len = encoding.shape.train_len
-    beyond_training = _allows(encoding, 2 * train_len)
+    beyond_training = _has_positions_for(encoding, 2 * train_len)
     extended_long = layer_views(encoding, extension, length)
     extended_short = layer_views(encoding, extension, train_len)
     as_trained = layer_views(encoding, NoExtension(), train_len)
     result = []
     for view, short, trained in zip(extended_long, extended_short, as_trained, strict=True):
-        held: dict[str, bool | None] = dict.fromkeys(
+        of_view: dict[str, bool | None] = dict.fromkeys(
             ("unique", "relative", "any_length", "as_trained")
         )
         if Bias.ROWS not in view.encoding.biases:  # whole rows are weighted, so no pair has a score
-            held["unique"] = _unique_codes(view)
-            held["relative"] = _depends_on_distance(view)
+            of_view["unique"] = _has_unique_codes(view)
+            of_view["relative"] = _depends_on_distance(view)
             if length > train_len:
-                held["any_length"] = _same_scores(short, view, train_len)
+                of_view["any_length"] = _last_queries_score_alike(short, view, train_len)
             if not encoding.random:  # positions drawn anew in training have no scores to keep
-                held["as_trained"] = _same_scores(trained, view, train_len)
-        held["beyond_training"] = beyond_training
-        held["bounded"] = _bounded(view, trained_reach(encoding))
-        result.append(held)
+                of_view["as_trained"] = _last_queries_score_alike(trained, view, train_len)
+        of_view["beyond_training"] = beyond_training
+        of_view["bounded"] = _is_bounded(view, trained_reach(encoding))
+        result.append(of_view)
     return result
 
 
@@ -84,7 +84,9 @@ def content_scores(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
     shape = view.encoding.shape
     random = torch.Generator().manual_seed(0)
     width = shape.d_model
-    q_NC, k_NC = (torch.randn(DRAWS, width, generator=random) * width**-0.5 for _ in range(2))
+    q_NC, k_NC = (
+        torch.randn(CONTENT_DRAWS, width, generator=random) * width**-0.5 for _ in range(2)
+    )
     query_WC = torch.randn(shape.n_head * shape.head_dim, width, generator=random)
     key_WC = torch.randn(shape.n_kv_head * shape.head_dim, width, generator=random)
     q_N1C, k_NKC = q_NC[:, None], k_NC[:, None]
@@ -98,11 +100,11 @@ def content_scores(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
         return x_NHKD.expand(-1, -1, len(keys_K), -1)
 
     score_NHK = content_score(view, query, keys_K, heads(q_N1C, query_WC), heads(k_NKC, key_WC))
-    bias_HK = key_bias(view, query, keys_K)
+    bias_HK = key_biases(view, query, keys_K)
     return score_NHK if bias_HK is None else score_NHK + bias_HK
 
 
-def _allows(encoding: Encoding, length: int) -> bool:
+def _has_positions_for(encoding: Encoding, length: int) -> bool:
     """True if the encoding has positions for `length` tokens without an extension."""
     try:
         check(encoding, NoExtension(), NoScale(encoding.shape), [length], allow_untested=True)
@@ -111,17 +113,19 @@ def _allows(encoding: Encoding, length: int) -> bool:
     return True
 
 
-def _chosen(length: int) -> Tensor:
+def _checked_keys(length: int) -> Tensor:
     """All numbers below `length`, or of a long text those at both ends and some between."""
-    if length <= 4 * NEAR:
+    if length <= 4 * KEYS_AT_ENDS:
         return torch.arange(length)
-    between = torch.linspace(0, length - 1, 2 * NEAR).long()
-    return torch.cat((torch.arange(NEAR), between, torch.arange(length - NEAR, length))).unique()
+    between = torch.linspace(0, length - 1, 2 * KEYS_AT_ENDS).long()
+    return torch.cat(
+        (torch.arange(KEYS_AT_ENDS), between, torch.arange(length - KEYS_AT_ENDS, length))
+    ).unique()
 
 
-def _unique_codes(view: LayerView) -> bool:
+def _has_unique_codes(view: LayerView) -> bool:
     """True if the last query scores no two of the keys that it sees alike for all content."""
-    code_KX = content_scores(view, view.length - 1, _chosen(view.length)).flatten(0, 1).T
+    code_KX = content_scores(view, view.length - 1, _checked_keys(view.length)).flatten(0, 1).T
     code_KX = code_KX[~code_KX.isnan().any(dim=1)]
     # Sorting by one projection makes equal codes neighbours.
     projection_X = torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1))
@@ -134,7 +138,7 @@ def _depends_on_distance(view: LayerView) -> bool:
     """True if earlier queries score the keys at each distance as the last one does."""
     last = view.length - 1
     earlier = {last - 1, 2 * last // 3, last // 2} - {-1, last}
-    return all(_score_alike(view, query, view, last, _chosen(query + 1)) for query in earlier)
+    return all(_score_alike(view, query, view, last, _checked_keys(query + 1)) for query in earlier)
 
 
 def _score_alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K: Tensor) -> bool:
@@ -144,13 +148,13 @@ def _score_alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K
     return torch.allclose(a_NHK, b_NHK, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-def _same_scores(a: LayerView, b: LayerView, train_len: int) -> bool:
+def _last_queries_score_alike(a: LayerView, b: LayerView, train_len: int) -> bool:
     """True if the last queries of both score the distances of training alike."""
     delta_K = torch.arange(min(a.length, b.length, train_len))
     return _score_alike(a, a.length - 1, b, b.length - 1, delta_K)
 
 
-def _bounded(view: LayerView, reach: int) -> bool | None:
+def _is_bounded(view: LayerView, reach: int) -> bool | None:
     """True if no coordinate or distance is a token or more beyond `reach`; None without any."""
     if view.added_TC is not None:
         largest_position = view.plan.bands[0].q_pos_T.max()
@@ -158,19 +162,21 @@ def _bounded(view: LayerView, reach: int) -> bool | None:
         return reads_table or bool(largest_position < reach + 1)
     if Trait.COORDINATE not in view.encoding.traits:
         return None
-    seen_K = distance(view, view.length - 1, torch.arange(view.length))
+    seen_K = key_distances(view, view.length - 1, torch.arange(view.length))
     return bool(seen_K.nan_to_num().max() < reach + 1)
 
 
-def dimensionless(encoding: Encoding, extension: Extension, view: LayerView) -> dict[str, float]:
+def dimensionless_numbers(
+    encoding: Encoding, extension: Extension, view: LayerView
+) -> dict[str, float]:
     """Numbers of as_text.DIMENSIONLESS that apply to one kind of layer in its text, by key."""
     train_len = encoding.shape.train_len
     numbers = _distance_numbers(encoding, view)
     if view.layer.window is not None:
         numbers["window_over_train_len"] = view.layer.window / train_len
-    if view.turning is not None:
+    if view.turning_spectra is not None:
         numbers |= _turning_numbers(extension, view, train_len)
-    slope = _slope(encoding, view)
+    slope = _bias_slope(encoding, view)
     if slope is not None:
         numbers["slope_x_length"] = slope
     decay_D = view.encoding.decay()
@@ -184,7 +190,7 @@ def _distance_numbers(encoding: Encoding, view: LayerView) -> dict[str, float]:
     """Numbers of the distances at which the last query sees keys, in training lengths."""
     train_len = encoding.shape.train_len
     last = view.length - 1
-    seen_T = distance(view, last, torch.arange(last, -1, -1))
+    seen_T = key_distances(view, last, torch.arange(last, -1, -1))
     numbers = {"keys_over_train_len": int((~seen_T.isnan()).sum()) / train_len}
     if Trait.COORDINATE not in view.encoding.traits:
         return numbers  # no distance is read, so none is exact or far
@@ -199,23 +205,24 @@ def _distance_numbers(encoding: Encoding, view: LayerView) -> dict[str, float]:
 
 def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> dict[str, float]:
     """Numbers of the frequencies at which pairs turn, before and after the extension."""
-    before, after = view.turning
+    before, after = view.turning_spectra
     numbers = {"share_full_turns": _share_full_turns(before, train_len)}
     if not torch.equal(before.freq_F, after.freq_F):
         numbers["share_full_turns_after"] = _share_full_turns(after, train_len)
     # Turns of the fastest pair in a training length.
     numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
     if isinstance(extension, NtkByParts):
-        numbers["beta"] = extension.kept_from(view.before.freq_F, train_len)
+        numbers["beta"] = extension.kept_from(view.spectrum_before.freq_F, train_len)
         numbers["beta_over_r_max"] = numbers["beta"] / numbers["r_max"]
     return numbers
 
 
 def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
+    """Share of the pairs that make a full turn in the training length."""
     return float((spectrum.freq_F * train_len >= 2 * math.pi).double().mean())
 
 
-def _slope(encoding: Encoding, view: LayerView) -> float | None:
+def _bias_slope(encoding: Encoding, view: LayerView) -> float | None:
     """Difference of the flattest head's bias between distance 0 and train_len (or the farthest key
     that is seen), without the extension; None without a bias.
     """
@@ -223,7 +230,7 @@ def _slope(encoding: Encoding, view: LayerView) -> float | None:
     if Trait.UNBOUNDED not in encoding.traits and encoding.limit is not None:
         length = min(length, encoding.limit)
     plain_views = layer_views(encoding, NoExtension(), length)
-    plain = next(other for other in plain_views if other.numbers == view.numbers)
+    plain = next(other for other in plain_views if other.layer_indices == view.layer_indices)
     farthest = int(plain.plan.bands[0].first_T[-1])  # first key that the last query sees
-    bias_HK = key_bias(plain, length - 1, torch.tensor([length - 1, farthest]))
+    bias_HK = key_biases(plain, length - 1, torch.tensor([length - 1, farthest]))
     return None if bias_HK is None else float((bias_HK[:, 1] - bias_HK[:, 0]).abs().min())

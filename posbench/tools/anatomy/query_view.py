@@ -26,9 +26,9 @@ class LayerView:
 
     layer: Layer
     plan: LayerPlan
-    numbers: list[int]  # indices of these layers
-    before: Spectrum | None  # frequencies before the extension
-    after: Spectrum | None  # and after it
+    layer_indices: list[int]  # indices of these layers
+    spectrum_before: Spectrum | None  # frequencies before the extension
+    spectrum_after: Spectrum | None  # and after it
     added_TC: Tensor | None  # to the embeddings
 
     @property
@@ -36,11 +36,13 @@ class LayerView:
         return self.layer.encoding
 
     @property
-    def turning(self) -> tuple[Spectrum, Spectrum] | None:
+    def turning_spectra(self) -> tuple[Spectrum, Spectrum] | None:
         """Frequencies at which pairs turn before and after the extension; None without any."""
-        if self.before is None:
+        if self.spectrum_before is None:
             return None
-        return self.encoding.turning(self.before), self.encoding.turning(self.after)
+        return self.encoding.turning(self.spectrum_before), self.encoding.turning(
+            self.spectrum_after
+        )
 
     @property
     def length(self) -> int:
@@ -63,15 +65,17 @@ def layer_views(
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
     views: dict[Layer, LayerView] = {}
-    for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
+    for index, (layer, layer_plan) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
         if layer.encoding.mixes:
             continue
         if layer not in views:
             before = layer.encoding.spectrum()
-            acting = extension if layer.extended else NoExtension()
-            after = acting.spectrum(before, planned.span) if before is not None else None
-            views[layer] = LayerView(layer, planned, [], before, after, added_TC)
-        views[layer].numbers.append(number)
+            acting_extension = extension if layer.extended else NoExtension()
+            after = (
+                acting_extension.spectrum(before, layer_plan.span) if before is not None else None
+            )
+            views[layer] = LayerView(layer, layer_plan, [], before, after, added_TC)
+        views[layer].layer_indices.append(index)
     if not views:
         raise ConfigError(
             f"encoding={name_of(encoding)} has no attention in any layer, so there is nothing to"
@@ -80,7 +84,7 @@ def layer_views(
     return sorted(views.values(), key=lambda view: not view.layer.extended)
 
 
-def each_band(
+def over_bands(
     view: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]
 ) -> Tensor:
     """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that
@@ -96,17 +100,17 @@ def each_band(
     return result
 
 
-def distance(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
+def key_distances(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
     """Distance in coordinates of each key: [K], nan for keys that `query` does not see."""
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
         return band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]]
 
-    return each_band(view, query, keys_K, value)
+    return over_bands(view, query, keys_K, value)
 
 
 @torch.no_grad()
-def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
+def key_biases(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. What depends on
     content is that of tokens of zeros.
 
@@ -130,18 +134,20 @@ def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
         if encoding.biases & Bias.DENSE:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, view.layer.index)[:, 0]
         if Bias.GATES in encoding.biases:
-            gates_BHT = encoding.gates(*_zeros(view, 1))  # alike for all tokens between the two
+            gates_BHT = encoding.gates(
+                *_arguments_of_zeros(view, 1)
+            )  # alike for all tokens between the two
             total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
         if Bias.CONTENT in encoding.biases:
-            content_bias = encoding.content_bias(*_zeros(view, query + 1))
+            content_bias = encoding.content_bias(*_arguments_of_zeros(view, query + 1))
             bias_BHSK = content_bias(slice(query, query + 1), slice(0, query + 1))
             total_HK += bias_BHSK[0, :, 0][:, keys_K[seen_K]]
         return total_HK
 
-    return each_band(view, query, keys_K, value)
+    return over_bands(view, query, keys_K, value)
 
 
-def _zeros(view: LayerView, length: int) -> tuple:
+def _arguments_of_zeros(view: LayerView, length: int) -> tuple:
     """Arguments of a hook of content: an input of zeros, the layer's index, a text of zeros."""
     encoding = view.encoding
     content = (torch.zeros(1, length, encoding.shape.d_model), view.layer.index)
@@ -166,21 +172,21 @@ def content_score(
         q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
         if len(k_pos_K):
             interpolated = band.band.interpolated
-            q_table = band_table(encoding, view.after, q_pos_K, interpolated)
+            q_table = band_table(encoding, view.spectrum_after, q_pos_K, interpolated)
             if q_table is not None:
-                k_table = band_table(encoding, view.after, k_pos_K, interpolated)
+                k_table = band_table(encoding, view.spectrum_after, k_pos_K, interpolated)
                 q, k = encoding.rotate(q, k, q_table, k_table)
-        q_scale_K = view.after.scale(q_pos_K) if view.after is not None else None
+        q_scale_K = view.spectrum_after.scale(q_pos_K) if view.spectrum_after is not None else None
         if q_scale_K is not None:
             q = q * q_scale_K[:, None]
-            k = k * view.after.scale(k_pos_K)[:, None]
+            k = k * view.spectrum_after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
             q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # a copy for each query head
         return (q.double() * k.double()).sum(dim=-1) * width**-0.5
 
-    return each_band(view, query, keys_K, value)
+    return over_bands(view, query, keys_K, value)
 
 
 @torch.no_grad()
@@ -196,8 +202,8 @@ def even_weights(view: LayerView) -> Tensor | None:
     keys_K = torch.arange(view.length)
     q_BHSD = torch.zeros(1, shape.n_head, 1, shape.head_dim)
     scores_BHSK = torch.zeros(1, shape.n_head, 1, view.length)
-    bias_HK = key_bias(view, query, keys_K)
-    seen_SK = ~distance(view, query, keys_K).isnan()[None]
+    bias_HK = key_biases(view, query, keys_K)
+    seen_SK = ~key_distances(view, query, keys_K).isnan()[None]
     bias_HSK = None if bias_HK is None else bias_HK.nan_to_num().float()[:, None]
     # All keys at once: an extension changes nothing here, so its bands do not differ.
     weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, view.layer.index)
@@ -220,11 +226,11 @@ def channel_scores(view: LayerView, delta_K: Tensor) -> Tensor:
         return content_score(view, query, query - delta_K, q_NHKD, k_NGKD)[:, 0]
 
     unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(delta_K), -1)
-    picture_DK = score(unit_DKD) - score(torch.zeros_like(unit_DKD[:1]))
-    largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
-    picture_DK = picture_DK / largest_D1.clamp(min=1e-12)
+    score_DK = score(unit_DKD) - score(torch.zeros_like(unit_DKD[:1]))
+    largest_D1 = score_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
+    score_DK = score_DK / largest_D1.clamp(min=1e-12)
     distinct_rows: list[Tensor] = []
-    for row_K in picture_DK:
+    for row_K in score_DK:
         values_K = row_K.nan_to_num()
         if not any(torch.equal(values_K, other_K.nan_to_num()) for other_K in distinct_rows):
             distinct_rows.append(row_K)

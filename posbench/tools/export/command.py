@@ -268,6 +268,7 @@ def _is_id(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
+    """True for a whole number from 0 on, which True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

@@ -189,6 +189,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
 
 
 def _frequencies(encoding: Rope, extension: Extension, length: int) -> Frequencies:
+    """Frequencies at a length. Raises ConfigError for an extension that changes more than these."""
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:

@@ -21,13 +21,13 @@ from posbench.sweep.work import Work
 from posbench.tools.factors.evolution import Sizes, search_sizes
 from posbench.tools.factors.factor_search import SearchPlan, plan_search, search
 from posbench.tools.factors.needles import needles_to_read
-from posbench.tools.request import METHODS, single_model_request, windows_to_read
+from posbench.tools.request import METHOD_GROUPS, single_model_request, windows_to_read
 
 SCRIPT = "scripts/search_factors.py"
-ARGUMENTS = ("mode", "target_len", "factors", "exact_first")
-CHOSEN = (*METHODS, *(f"extension.{key}" for key in ARGUMENTS))
+EXTENSION_ARGUMENTS = ("mode", "target_len", "factors", "exact_first")
+CHOSEN_KEYS = (*METHOD_GROUPS, *(f"extension.{key}" for key in EXTENSION_ARGUMENTS))
 # keys of evaluate that the search leaves open, for each objective
-EVALUATE = {
+EVALUATE_KEYS = {
     "nll": ("windows", "targets", "documents", "dtype", "seed", "batch_tokens"),
     "needle": ("windows", "tasks", "dtype", "seed", "batch_tokens"),
 }
@@ -46,8 +46,8 @@ def search_factors(request: Request) -> None:
         request,
         f"{SCRIPT} searches for",
         "and fine-tune with the factors that it finds",
-        CHOSEN,
-        EVALUATE[request.cfgs[0]["objective"]],
+        CHOSEN_KEYS,
+        EVALUATE_KEYS[request.cfgs[0]["objective"]],
         why,
     )
     plan = plan_search(config)
@@ -73,16 +73,20 @@ def search_factors(request: Request) -> None:
     losses, reference_losses = search(plan, text, sizes, log)
     best = min(losses, key=losses.__getitem__)
     first, *factors = best
-    node = {**cell.extension, "factors": factors, "exact_first": plan.space.exact_first(best)}
+    extension_node = {
+        **cell.extension,
+        "factors": factors,
+        "exact_first": plan.space.exact_first(best),
+    }
     comments = f"# {title}: {losses[best]:.4f} nats/token\n# {command}\n"
-    dumped = yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
-    write_atomic(path, comments + dumped)
+    yaml_text = yaml.safe_dump(extension_node, sort_keys=False, default_flow_style=None, width=140)
+    write_atomic(path, comments + yaml_text)
     print(f"{len(losses):,} sets of factors of {text.in_words}, nats/token:")
     found_label = f"found, pair {first}" if plan.space.name == "critical" else "found"
     for label, loss in {**reference_losses, found_label: losses[best]}.items():
         print(f"  {label:15} {loss:.4f}")
     print(f"yaml {path}")
-    print("\n".join(_ways_to_use(job, node, folder, plan.name)))
+    print("\n".join(_ways_to_use(job, extension_node, folder, plan.name)))
 
 
 def _dry_lines(plan: SearchPlan, sizes: Sizes, windows: str) -> list[str]:

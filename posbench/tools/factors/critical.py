@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from posbench.tools.factors.evolution import Individual, Space, rising
+from posbench.tools.factors.evolution import Individual, Space, never_falls
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,28 +42,28 @@ class CriticalSpace(Space):
         for pair in range(first, in_theory + 1):
             factor = round(rng.uniform(self.lowest, self.highest), 2)
             factors = [max(self.lowest, factor)] * len(turns_F)
-            starts[f"critical pair {pair}"] = self.completed((pair, *factors))
+            starts[f"critical pair {pair}"] = self.with_implied_factors((pair, *factors))
         return starts
 
     def exact_first(self, individual: Individual) -> int:
         return 0
 
-    def includes(self, individual: Individual) -> bool:
+    def may_be_measured_here(self, individual: Individual) -> bool:
         return True
 
-    def begin(self, first: int) -> int:
+    def first_searched(self, first: int) -> int:
         return first
 
-    def completed(self, individual: Individual) -> Individual:
+    def with_implied_factors(self, individual: Individual) -> Individual:
         first, *factors = individual
         before = [factors[first] ** (pair / first) for pair in range(first)]
         return (first, *before, *factors[first:])
 
-    def holds(self, individual: Individual) -> bool:
+    def is_legal(self, individual: Individual) -> bool:
         first, *factors = individual
-        return factors[first] >= self.lowest and rising(individual)
+        return factors[first] >= self.lowest and never_falls(individual)
 
 
 def critical_space(factor: float) -> CriticalSpace:
     """Space of an extension by a factor; the critical pair is none that a mutation draws."""
-    return CriticalSpace(firsts=(), lowest=factor, highest=2 * factor)
+    return CriticalSpace(first_values=(), lowest=factor, highest=2 * factor)

@@ -4,11 +4,12 @@ exact_first is the number of first positions that keep their angles.
 Ding et al. 2024, arXiv 2402.13753, algorithm 1, table 4 and appendix A; what these leave open is as
 in microsoft/LongRoPE, evolution/algorithms. An individual is (exact_first, factor of the fastest
 pair, ..., of the slowest). Factors never fall from one pair to the next; but for those of the start
-they lie on a grid of FACTOR_STEP, up to HIGHEST times the extension's factor. A mutation draws each
-number again with probability MUTATED, a factor between its neighbours. A crossover takes numbers of
-the other parent into the better one, each with half of that probability, until it is legal and new.
-Parents are the best of all that were measured so far. Deviation: exact_first is mutated too, which
-the published code leaves at the values of its start. critical.py has the space of LongRoPE2.
+they lie on a grid of FACTOR_STEP, up to MOST_OVER_FACTOR times the extension's factor. A mutation
+draws each number again with probability MUTATION_PROBABILITY, a factor between its neighbours. A
+crossover takes numbers of the other parent into the better one, each with half of that probability,
+until it is legal and new. Parents are the best of all that were measured so far. Deviation:
+exact_first is mutated too, which the published code leaves at the values of its start. critical.py
+has the space of LongRoPE2.
 """
 
 import math
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 Individual = tuple[float, ...]  # exact_first, then a factor for each pair
 FACTOR_STEP = 0.01
-HIGHEST = 1.25
-MUTATED = 0.3
-ROUNDING = 1e-9  # of a factor in steps
-WALKS = 20  # along all numbers, before a crossover is given up for a mutation
+MOST_OVER_FACTOR = 1.25
+MUTATION_PROBABILITY = 0.3
+STEP_ROUNDING = 1e-9  # of a factor in steps
+MOST_WALKS = 20  # along all numbers, before a crossover is given up for a mutation
 MUTATION_TRIES = 200  # mutations, before a space is taken to be exhausted
 
 
@@ -36,7 +37,7 @@ class Space:
     the factors that are searched.
     """
 
-    firsts: Sequence[int]
+    first_values: Sequence[int]
     highest: float
     lowest: float = 1.0
     name: ClassVar[str] = ""  # "" for LongRoPE's
@@ -49,28 +50,28 @@ class Space:
 
         `published` are the factors of other methods by name, `turns_F` the turns of each pair in
         training [F]."""
-        first = 0 if 0 in self.firsts else self.firsts[0]
+        first = 0 if 0 in self.first_values else self.first_values[0]
         return {name: (first, *factors) for name, factors in published.items()}
 
     def exact_first(self, individual: Individual) -> int:
         """Number of first positions that keep their angles."""
         return int(individual[0])
 
-    def includes(self, individual: Individual) -> bool:
+    def may_be_measured_here(self, individual: Individual) -> bool:
         """True if this search may have measured an individual of the same model and text."""
-        return individual[0] in self.firsts
+        return individual[0] in self.first_values
 
-    def begin(self, first: int) -> int:
+    def first_searched(self, first: int) -> int:
         """First pair whose factor is searched, of an individual with this first number."""
         return 0
 
-    def completed(self, individual: Individual) -> Individual:
+    def with_implied_factors(self, individual: Individual) -> Individual:
         """The individual with the factors that follow from the searched ones."""
         return individual
 
-    def holds(self, individual: Individual) -> bool:
+    def is_legal(self, individual: Individual) -> bool:
         """True if an individual that is completed is legal."""
-        return rising(individual)
+        return never_falls(individual)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def evolve(
 
     def add_mutation(parents: list[Individual]) -> None:
         for _ in range(MUTATION_TRIES):
-            child = mutated(parents[rng.integers(len(parents))], space, rng)
+            child = mutation(parents[rng.integers(len(parents))], space, rng)
             if child not in losses:
                 losses[child] = loss(child)
                 return
@@ -138,7 +139,7 @@ def evolve(
         for _ in range(sizes.crossovers if len(parents) > 1 else 0):
             # Parents are ordered by loss, so the lower index is the better one.
             better, other = sorted(rng.choice(len(parents), 2, replace=False))
-            child = crossed(parents[better], parents[other], losses, space, rng)
+            child = crossover(parents[better], parents[other], losses, space, rng)
             if child is None:
                 add_mutation([parents[better]])
             else:
@@ -146,47 +147,47 @@ def evolve(
     return losses
 
 
-def mutated(individual: Individual, space: Space, rng: np.random.Generator) -> Individual:
+def mutation(individual: Individual, space: Space, rng: np.random.Generator) -> Individual:
     """Mutation of an individual, legal as it is, and perhaps equal to it."""
     first, *factors = individual
-    if space.firsts and rng.random() < MUTATED:
-        first = int(rng.choice(space.firsts))
-    begin = space.begin(first)
+    if space.first_values and rng.random() < MUTATION_PROBABILITY:
+        first = int(rng.choice(space.first_values))
+    begin = space.first_searched(first)
     for pair in range(begin, len(factors)):
-        if rng.random() < MUTATED:
+        if rng.random() < MUTATION_PROBABILITY:
             low = factors[pair - 1] if pair > begin else space.lowest
             high = factors[pair + 1] if pair + 1 < len(factors) else space.highest
-            lowest_step = math.ceil(low / FACTOR_STEP - ROUNDING)
-            highest_step = math.floor(high / FACTOR_STEP + ROUNDING)
+            lowest_step = math.ceil(low / FACTOR_STEP - STEP_ROUNDING)
+            highest_step = math.floor(high / FACTOR_STEP + STEP_ROUNDING)
             if lowest_step <= highest_step:
                 step = int(rng.integers(lowest_step, highest_step + 1))
                 factors[pair] = round(step * FACTOR_STEP, 2)
-    return space.completed((first, *factors))
+    return space.with_implied_factors((first, *factors))
 
 
-def crossed(
+def crossover(
     better: Individual,
     other: Individual,
     measured: Collection[Individual],
     space: Space,
     rng: np.random.Generator,
 ) -> Individual | None:
-    """Legal crossover of two individuals that is not `measured`; None if WALKS find none."""
+    """Legal crossover of two individuals that is not `measured`; None if MOST_WALKS find none."""
     child = list(better)
-    for _ in range(WALKS):
+    for _ in range(MOST_WALKS):
         for place in range(len(child)):
-            if rng.random() < MUTATED / 2:
+            if rng.random() < MUTATION_PROBABILITY / 2:
                 child[place] = other[place]
-                completed = space.completed(tuple(child))
-                if completed not in measured and space.holds(completed):
+                completed = space.with_implied_factors(tuple(child))
+                if completed not in measured and space.is_legal(completed):
                     return completed
     return None
 
 
-def rising(individual: Iterable[float]) -> bool:
+def never_falls(individual: Iterable[float]) -> bool:
     """True if the factors of an individual never fall from one pair to the next.
 
-    >>> rising((4, 1.0, 1.5)), rising((4, 1.5, 1.0))
+    >>> never_falls((4, 1.0, 1.5)), never_falls((4, 1.5, 1.0))
     (True, False)
     """
     _, *factors = individual

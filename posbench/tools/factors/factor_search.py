@@ -21,7 +21,7 @@ from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job
 from posbench.tools.factors.critical import critical_space
-from posbench.tools.factors.evolution import HIGHEST, Individual, Sizes, Space, evolve
+from posbench.tools.factors.evolution import MOST_OVER_FACTOR, Individual, Sizes, Space, evolve
 from posbench.tools.factors.needles import draw_needles, needle_loss, needle_settings
 from posbench.tools.request import TextToRead
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from posbench.position.geometry import Spectrum
     from posbench.position.interfaces import Extension
 
-MANY_WINDOWS = 64  # by default
-FEW_WINDOWS = 8  # of training lengths above LONG
+USUAL_WINDOWS = 64  # by default
+USUAL_LONG_WINDOWS = 8  # of training lengths above LONG
 # values of exact_first by default, up to the training length
-EXACT_FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
+USUAL_EXACT_FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 
 
 class SearchPlan(NamedTuple):
@@ -71,7 +71,7 @@ def plan_search(raw: dict) -> SearchPlan:
             " longer one."
         )
     needles = raw["objective"] == "needle"
-    usual_windows = FEW_WINDOWS if train_len > LONG else MANY_WINDOWS
+    usual_windows = USUAL_LONG_WINDOWS if train_len > LONG else USUAL_WINDOWS
     evaluate |= {
         "protocol": ["fixed_targets"],
         "lengths": [target],
@@ -84,11 +84,13 @@ def plan_search(raw: dict) -> SearchPlan:
     extension = {**raw["extension"], "mode": "fixed", "target_len": target}
     (job,) = plan_jobs([{**raw, "extension": extension, "evaluate": evaluate}])
     _check_legal(job)
-    space = _space(raw["pairs"], raw["exact_first"], train_len, target)
+    space = _space_to_search(raw["pairs"], raw["exact_first"], train_len, target)
     return SearchPlan(job, target, space, needles)
 
 
-def _space(pairs: str, exact_first: list[int] | None, train_len: int, target: int) -> Space:
+def _space_to_search(
+    pairs: str, exact_first: list[int] | None, train_len: int, target: int
+) -> Space:
     """The space of a search. Raises ConfigError for values of exact_first that cannot be."""
     factor = target / train_len
     if pairs == "critical":
@@ -98,14 +100,14 @@ def _space(pairs: str, exact_first: list[int] | None, train_len: int, target: in
                 " position exact: leave one of them out."
             )
         return critical_space(factor)
-    usual = [first for first in EXACT_FIRST if first <= train_len]
+    usual = [first for first in USUAL_EXACT_FIRST if first <= train_len]
     exact = list(dict.fromkeys(exact_first or usual))
     if max(exact) > train_len:
         raise ConfigError(
             f"exact_first={max(exact)} exceeds the model's training length of {train_len:,} tokens:"
             " give no more."
         )
-    return Space(exact, HIGHEST * factor)
+    return Space(exact, MOST_OVER_FACTOR * factor)
 
 
 def _check_legal(job: Job) -> None:
@@ -165,11 +167,11 @@ def search(
     space = plan.space
     train_len = objective.evaluation.train_len
     seed = objective.cell.evaluate.seed
-    spectrum = _spectrum(objective.model, plan.target)
+    spectrum = _spectrum_to_extend(objective.model, plan.target)
     turns_F = spectrum.freq_F * train_len / (2 * math.pi)
     published_factors = _published_factors(spectrum, train_len, plan.target)
     starts = space.starts(published_factors, turns_F, seed)
-    logged = _logged_losses(log, space.first_number)
+    logged_losses = _logged_losses(log, space.first_number)
     tokens_read = text.n_windows * plan.target  # for one individual
 
     with Progress(sizes.total * tokens_read, "search", "tokens") as progress:
@@ -182,7 +184,7 @@ def search(
 
         def loss(individual: Individual) -> float:
             nonlocal best
-            nll = logged.get(individual)
+            nll = logged_losses.get(individual)
             if nll is None:
                 first, *factors = individual
                 extension = objective.with_factors(factors, space.exact_first(individual))
@@ -195,8 +197,8 @@ def search(
             return nll
 
         losses = evolve(loss, starts.values(), space, sizes, seed)
-    for individual, nll in logged.items():  # of searches with other sizes
-        if space.includes(individual):
+    for individual, nll in logged_losses.items():  # of searches with other sizes
+        if space.may_be_measured_here(individual):
             losses[individual] = nll
     start_losses = {name: losses[start] for name, start in starts.items()}
     return losses, {**reference_losses, **start_losses}
@@ -214,7 +216,7 @@ def _logged_losses(log: Path, first_number: str) -> dict[Individual, float]:
     return losses
 
 
-def _spectrum(model: "GPT | Reader", target: int) -> "Spectrum":
+def _spectrum_to_extend(model: "GPT | Reader", target: int) -> "Spectrum":
     """Frequencies of the first layer that has any and is extended."""
     spectra = [
         layer.encoding.spectrum_at(target) for layer in model.encoding.layers() if layer.extended

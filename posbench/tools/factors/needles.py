@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Scorer
 
-USUAL = "niah_single_2"
+USUAL_TASK = "niah_single_2"
 
 
 def needle_settings(job: Job, tasks: list | None) -> dict:
@@ -44,7 +44,7 @@ def needle_settings(job: Job, tasks: list | None) -> dict:
     data = job.config.data
     has_task = data["tokenizer"] == TASK or data.get("mix")
     if tasks is None:
-        tasks = [] if has_task else [USUAL]
+        tasks = [] if has_task else [USUAL_TASK]
     nodes = []
     for task in tasks:
         node = {"name": task} if isinstance(task, str) else task

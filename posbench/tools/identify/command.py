@@ -24,7 +24,7 @@ from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs, plan_methods
 from posbench.sweep.verdict import judge_job
-from posbench.tools.identify.compare import compare_losses, judge_setting, unit_runs
+from posbench.tools.identify.compare import compare_losses, judge_setting, unit_of_targets
 from posbench.tools.identify.measure import (
     EngineRows,
     Readings,
@@ -45,7 +45,7 @@ from posbench.tools.identify.show import (
     identify_content,
     identify_text,
 )
-from posbench.tools.request import METHODS, single_model_request
+from posbench.tools.request import METHOD_GROUPS, single_model_request
 
 SCRIPT = "scripts/identify.py"
 # Keys of evaluate that change a loss but by rounding; all others are as the engine's rows say.
@@ -54,7 +54,7 @@ ROUNDING_KEYS = ("dtype", "batch_tokens")
 
 def identify(request: Request) -> None:
     """Measure the candidates, print the verdict and write identify.json, the CSV and the figure."""
-    raw = _identifiable(request)
+    raw = _checked_request(request)
     engine = engine_rows(raw["engine"])
     lengths = sorted(set(raw["lengths"] or engine.lengths))
     engine_losses = {length: engine.losses(length) for length in lengths}
@@ -64,7 +64,7 @@ def identify(request: Request) -> None:
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
     original = job.config.train.train_len  # before a scaling of the checkpoint's own
-    factor = _factor(raw, engine, lengths, original, unscaled.scaled_encoding)
+    factor = _asked_factor(raw, engine, lengths, original, unscaled.scaled_encoding)
     candidates = _candidates(raw, factor, job.config, unscaled.scaled_encoding)
     readings = readings_of(job, lengths, candidates)
     command = shlex.join(sys.orig_argv)
@@ -73,7 +73,7 @@ def identify(request: Request) -> None:
         print("\n".join(_plan_lines(unscaled.raw, job, readings)))
         return
     losses = candidate_losses(unscaled.raw, engine.evaluation, readings, request.launcher, command)
-    unit = {n: unit_runs(engine.window(engine_losses[n].shape)) for n in lengths}
+    unit = {n: unit_of_targets(engine.window_of_targets(engine_losses[n].shape)) for n in lengths}
     verdict = judge_setting(engine_losses, losses, unit, original)
     points = {name: compare_losses(engine_losses, of, unit) for name, of in losses.items()}
     name = engine.evaluation.origin.name
@@ -96,7 +96,7 @@ def identify(request: Request) -> None:
         "lengths": lengths,
         "left_out": readings.left_out,
     }
-    content = identify_content(about, verdict, points, readings.equal)
+    content = identify_content(about, verdict, points, readings.same_as)
     out = Path(raw["out"] or Path(raw["results_dir"]).parent / "report" / f"identify-{name}")
     write_json(out / "identify.json", content)
     write_atomic(out / "identify.csv", candidate_csv(content))
@@ -105,7 +105,7 @@ def identify(request: Request) -> None:
     list_files((out / "identify.json", out / "identify.csv", *figures))
 
 
-def _identifiable(request: Request) -> dict:
+def _checked_request(request: Request) -> dict:
     """The one configuration.
 
     Raises ConfigError for words that the command chooses itself, or that name no engine.
@@ -114,7 +114,7 @@ def _identifiable(request: Request) -> dict:
         request,
         f"{SCRIPT} compares an engine with",
         "and give model.path= of the checkpoint that the engine serves",
-        METHODS,
+        METHOD_GROUPS,
         ROUNDING_KEYS,
         f"what {SCRIPT} finds out, or that of the engine's rows (lengths= and candidates= narrow"
         " them)",
@@ -168,12 +168,12 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
     length = raw["train"]["length"]
     if "train.length" not in typed:
         described = encoding["scaling_len"] if has_scaling else train_len
-        length = engine.stated.get("original", described)
+        length = engine.stated_setting.get("original", described)
     (length,) = length if isinstance(length, list) else [length]
     unscaled["model"]["own_scaling"] = not has_scaling
     # A list of one length is not taken for the default.
     unscaled["train"] = {**raw["train"], "length": [round(length)]}
-    unscaled["evaluate"] = _evaluate(raw, engine, lengths, length)
+    unscaled["evaluate"] = _evaluate_keys(raw, engine, lengths, length)
     return Unscaled(unscaled, encoding if has_scaling else None)
 
 
@@ -189,7 +189,7 @@ def _weights_path(raw: dict, engine: EngineRows) -> str:
     return path
 
 
-def _evaluate(raw: dict, engine: EngineRows, lengths: list[int], length: int) -> dict:
+def _evaluate_keys(raw: dict, engine: EngineRows, lengths: list[int], length: int) -> dict:
     """Keys of evaluate with which candidates trained at `length` read the engine's tokens."""
     train_len = engine.evaluation.first["train_len"]
     evaluate = {**engine.evaluate, "lengths": lengths, "floor": False}
@@ -206,7 +206,7 @@ def _evaluate(raw: dict, engine: EngineRows, lengths: list[int], length: int) ->
     return evaluate
 
 
-def _factor(
+def _asked_factor(
     raw: dict,
     engine: EngineRows,
     lengths: list[int],
@@ -224,7 +224,7 @@ def _factor(
             scaling = scaled_encoding["scaling"]
             # dynamic NTK alone has a factor in place of a target.
             usual = (scaling.get("target_len") or 0) / original or scaling.get("factor", usual)
-        factor = engine.stated.get("factor", usual)
+        factor = engine.stated_setting.get("factor", usual)
     if factor <= 1:
         cause = f"the longest length, {max(lengths)},"
         if raw["target"]:
@@ -253,12 +253,12 @@ def _candidates(
 def _plan_lines(raw: dict, job: Job, readings: Readings) -> list[str]:
     """Lines of dry=true: the candidates, those left out, and the cost."""
     lines = []
-    for name, same in readings.equal.items():
+    for name, same in readings.same_as.items():
         words = "; the same: ".join(candidate.words for candidate in same)
         lines.append(f"{name}: {words}")
     for name, reason in readings.left_out.items():
         lines.append(f"left out: {name}: {reason}")
-    planned, cells = plan_methods(raw, readings.of.values())
+    planned, cells = plan_methods(raw, readings.by_candidate_and_length.values())
     missing = []
     for cell in cells.values():
         if lengths := cell.missing():

@@ -6,16 +6,17 @@ tokens and lengths together:
 
 best: the candidate of the smallest rms of d.
 Beaten is another one if the interval (99 %) of the mean of its d^2 minus that of the best lies
-above 0, and if its losses are further from the best's than APART of the best's rms: rounding that
-leans a little towards another candidate can decide about smaller differences. One further than FAR
-times that rms, and than LEAST, is beaten without an interval, which few tokens do not give.
-"Cannot tell" where one is not beaten.
+above 0, and if its losses are further from the best's than LEAST_APART of the best's rms: rounding
+that leans a little towards another candidate can decide about smaller differences. One further than
+FAR_APART times that rms, and than LEAST_RMS, is beaten without an interval, which few tokens do not
+give. "Cannot tell" where one is not beaten.
 None of them, if any of these holds:
-  - rms of d is above LEAST, and the differences of the candidates to the best explain more than
-    EXPLAINED of its variance (adjusted R^2 of a regression) by ERRORS times its error by chance,
-    sqrt(2 K) / T;
-  - within the training length, where a model is not broken, rms of d is above ROUNDING;
-  - rms of d is above ROUNDING and above SHARE of the median distance of the best to the others.
+  - rms of d is above LEAST_RMS, and the differences of the candidates to the best explain more than
+    MOST_EXPLAINED of its variance (adjusted R^2 of a regression) by CHANCE_ERRORS times its error
+    by chance, sqrt(2 K) / T;
+  - within the training length, where a model is not broken, rms of d is above MOST_ROUNDING;
+  - rms of d is above MOST_ROUNDING and above MOST_OF_MEDIAN of the median distance of the best to
+  the others.
 
 Why: SmolLM2-135M (4-bit weights) in llama.cpp, at 512 and 2,048 tokens as if trained to 512 (768
 targets), with no scaling, linear interpolation by 4, NTK by the base and YaRN with factors 2 and 4,
@@ -28,12 +29,12 @@ truth in turn with noise of 0.1 nats rms (Student's t, 3 degrees of freedom), an
 explained at most 0.007 of the noise (0.035 with 256 targets), and 0.13 to 0.83 of d with the truth
 taken off the list, but for cut and window (0.04 and 0.09) and linear interpolation by twice the
 factor (0.09), which the rule within the training length finds. Rounding to bf16 was 0.013 nats rms,
-and explained by 0.02. LEAST is above that, and above what one token more does to a factor that
+and explained by 0.02. LEAST_RMS is above that, and above what one token more does to a factor that
 follows the length (0.014 of 192 tokens): a server that echoes a prompt has read its last target
 too.
 
-Units of intervals are windows, or, with fewer than UNITS of them, runs of their targets: not the
-texts but the rounding is a sample here.
+Units of intervals are windows, or, with fewer than LEAST_UNITS of them, runs of their targets: not
+the texts but the rounding is a sample here.
 
 Letters: N windows, S targets of each, T all targets of all lengths, K candidates.
 """
@@ -46,28 +47,28 @@ import numpy as np
 
 from posbench.statistics.crossed import estimate, sums
 
-LEVEL = 0.99  # of the interval that beats a candidate
-APART = 0.5  # rms of the best candidate
-FAR = 20.0  # the same
-EXPLAINED = 0.1  # share of the variance
-ERRORS = 3
-LEAST = 0.03  # nats rms
-ROUNDING = 0.3  # nats rms
-SHARE = 0.5  # of the median distance of the candidates
-UNITS = 16
-IS = "is"
-UNTOLD = "cannot tell"
-NONE = "none"
+INTERVAL_LEVEL = 0.99  # of the interval that beats a candidate
+LEAST_APART = 0.5  # as a multiple of the best candidate's rms
+FAR_APART = 20.0  # the same
+MOST_EXPLAINED = 0.1  # share of the variance
+CHANCE_ERRORS = 3
+LEAST_RMS = 0.03  # nats rms
+MOST_ROUNDING = 0.3  # nats rms
+MOST_OF_MEDIAN = 0.5  # of the median distance of the candidates
+LEAST_UNITS = 16
+IDENTIFIED = "is"
+CANNOT_TELL = "cannot tell"
+NONE_OF_THEM = "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
 
 
-def unit_runs(window: np.ndarray) -> np.ndarray:
+def unit_of_targets(window: np.ndarray) -> np.ndarray:
     """Number of each target's unit, by `window`, the number of its window; same shape.
 
     A unit is the window, or an equal run of its targets where there are few windows.
     """
     numbers, member, counts = np.unique(window.ravel(), return_inverse=True, return_counts=True)
-    parts = -(-UNITS // len(numbers))  # units of each window
+    parts = -(-LEAST_UNITS // len(numbers))  # units of each window
     begins = np.concatenate(([0], np.cumsum(counts)))  # index of each window's first target
     within = np.arange(member.size) - begins[member]  # index of a target in its window
     return (member * parts + within * parts // counts[member]).reshape(window.shape)
@@ -92,7 +93,7 @@ def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[dict
                 "length": length,
                 "n_targets": mean.n_targets,
                 "mean": [mean.value, *mean.interval()],
-                "rms": _rms(difference_NS),
+                "rms": _root_mean_square(difference_NS),
                 "correlation": correlation,
             }
         )
@@ -115,45 +116,47 @@ def judge_setting(
     engine: Losses, candidates: Mapping[str, Losses], unit: Losses, train_len: int
 ) -> Verdict:
     """Verdict on {candidate: its losses} by the rule above."""
-    engine_T = _joined(engine, engine)
-    unit_T = _joined(unit, engine)
-    losses_T = {name: _joined(losses, engine) for name, losses in candidates.items()}
-    rms = {name: _rms(engine_T - loss_T) for name, loss_T in losses_T.items()}
+    engine_T = _all_targets(engine, engine)
+    unit_T = _all_targets(unit, engine)
+    losses_T = {name: _all_targets(losses, engine) for name, losses in candidates.items()}
+    rms = {name: _root_mean_square(engine_T - loss_T) for name, loss_T in losses_T.items()}
     best, *others = sorted(rms, key=rms.__getitem__)
     best_T = engine_T - losses_T[best]
-    apart = {name: _rms(losses_T[name] - losses_T[best]) for name in others}
+    apart = {name: _root_mean_square(losses_T[name] - losses_T[best]) for name in others}
     untold = []
     for name in others:
-        if not _beaten(engine_T - losses_T[name], best_T, unit_T, apart[name], rms[best]):
+        if not _is_beaten(engine_T - losses_T[name], best_T, unit_T, apart[name], rms[best]):
             untold.append(name)
-    explained = _explained(best_T, [losses_T[name] - losses_T[best] for name in others])
+    explained = _explained_share(best_T, [losses_T[name] - losses_T[best] for name in others])
     # Share of the variance that as many differences may explain without any relation.
-    by_chance = ERRORS * math.sqrt(2 * len(others)) / len(best_T)
+    by_chance = CHANCE_ERRORS * math.sqrt(2 * len(others)) / len(best_T)
     short = [length for length in engine if length <= train_len]
     rms_within = math.nan
     if short:
-        rms_within = _rms(_joined(engine, short) - _joined(candidates[best], short))
+        rms_within = _root_mean_square(
+            _all_targets(engine, short) - _all_targets(candidates[best], short)
+        )
     reason = ""  # why it is none of them
-    if rms_within > ROUNDING:
+    if rms_within > MOST_ROUNDING:
         reason = (
             f"within {train_len:,} tokens even the best differs by {rms_within:.2f} nats rms, and"
-            f" rounding by less than {ROUNDING:g} (a cache of 4 bits by 0.5)"
+            f" rounding by less than {MOST_ROUNDING:g} (a cache of 4 bits by 0.5)"
         )
-    elif rms[best] > max(ROUNDING, SHARE * float(np.median(list(apart.values())))):
+    elif rms[best] > max(MOST_ROUNDING, MOST_OF_MEDIAN * float(np.median(list(apart.values())))):
         reason = (
             f"even the best differs by {rms[best]:.2f} nats rms, not much less than the candidates"
             " from each other"
         )
-    elif rms[best] > LEAST and explained > EXPLAINED + by_chance:
+    elif rms[best] > LEAST_RMS and explained > MOST_EXPLAINED + by_chance:
         reason = (
             "what is left beside the best is not rounding: the other candidates explain"
             f" {explained:.0%} of it"
         )
-    kind = IS
+    kind = IDENTIFIED
     if reason:
-        kind = NONE
+        kind = NONE_OF_THEM
     elif untold:
-        kind = UNTOLD
+        kind = CANNOT_TELL
     in_json = {
         "kind": kind,
         "best": best,
@@ -165,20 +168,20 @@ def judge_setting(
     return Verdict(in_json, {name: rms[name] for name in (best, *others)})
 
 
-def _beaten(
+def _is_beaten(
     other_T: np.ndarray, best_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float
 ) -> bool:
     """True if a candidate is told from the best one, by their differences to the engine.
 
     `apart` is the rms of the candidate's difference to the best, `rms` that of the best's.
     """
-    if apart > max(FAR * rms, LEAST):
+    if apart > max(FAR_APART * rms, LEAST_RMS):
         return True
     excess = estimate([(1.0, sums([other_T**2 - best_T**2], unit_T))])
-    return excess.interval(LEVEL)[0] > 0 and apart > APART * rms
+    return excess.interval(INTERVAL_LEVEL)[0] > 0 and apart > LEAST_APART * rms
 
 
-def _explained(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> float:
+def _explained_share(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> float:
     """Share of the variance of d that a linear combination of the differences explains.
 
     That is the adjusted R^2, 0 with too few targets.
@@ -195,9 +198,11 @@ def _explained(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> float:
     return 1 - residual / total * (len(d_T) - 1) / free
 
 
-def _joined(losses: Losses, lengths: Iterable[int]) -> np.ndarray:
+def _all_targets(losses: Losses, lengths: Iterable[int]) -> np.ndarray:
+    """Losses of all targets at some lengths, one length after the other: [T]."""
     return np.concatenate([losses[length].ravel() for length in lengths])
 
 
-def _rms(values: np.ndarray) -> float:
+def _root_mean_square(values: np.ndarray) -> float:
+    """Root of the mean of the squares; nan without any value."""
     return float(np.sqrt(np.mean(np.square(values)))) if values.size else math.nan

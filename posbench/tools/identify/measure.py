@@ -39,7 +39,7 @@ class EngineRows:
         return sorted({row["length"] for row in self.evaluation.rows})
 
     @property
-    def stated(self) -> dict[str, float]:
+    def stated_setting(self) -> dict[str, float]:
         """The `factor` and the `original` length that the engine was started with, if its run has
         them.
         """
@@ -72,7 +72,7 @@ class EngineRows:
             )
         return losses_NS
 
-    def window(self, shape: tuple[int, int]) -> np.ndarray:
+    def window_of_targets(self, shape: tuple[int, int]) -> np.ndarray:
         """Number of each target's window, for losses of this shape.
 
         Consecutive tokens of a document are of one window.
@@ -118,6 +118,7 @@ def engine_rows(name: str) -> EngineRows:
 
 
 def _has_text_losses(entry: Evaluation) -> bool:
+    """True for an evaluation with losses of single targets of running text."""
     return (
         bool(entry.arrays and entry.setting)
         and not protocol(entry.first["protocol"]).needs_questions
@@ -139,8 +140,8 @@ class Readings:
     itself and those of the very same plans at all lengths}; `left_out` {candidate: reason}.
     """
 
-    of: dict[tuple[str, int], Reading] = field(default_factory=dict)
-    equal: dict[str, list[Candidate]] = field(default_factory=dict)
+    by_candidate_and_length: dict[tuple[str, int], Reading] = field(default_factory=dict)
+    same_as: dict[str, list[Candidate]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -171,13 +172,13 @@ def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate
             continue
         fingerprints = tuple(map(fingerprint, plans))
         name = names.setdefault(fingerprints, candidate.name)
-        readings.equal.setdefault(name, []).append(candidate)
+        readings.same_as.setdefault(name, []).append(candidate)
         if name == candidate.name:
             methods = json.dumps([candidate.extension, candidate.scale])
             for length, n_read, plan in zip(lengths, tokens, fingerprints, strict=True):
                 reading = by_plan.setdefault(plan, Reading(methods, n_read))
-                readings.of[name, length] = reading
-    if len(readings.equal) < 2:
+                readings.by_candidate_and_length[name, length] = reading
+    if len(readings.same_as) < 2:
         raise ConfigError(
             f"all candidates are the same up to {max(lengths):,} tokens: let the engine read texts"
             f" beyond the training length of {job.config.train.train_len:,}."
@@ -193,11 +194,11 @@ def candidate_losses(
     One candidate comes first, to compare its tokens with the engine's. Raises RunError if an
     evaluation failed, ConfigError for other tokens.
     """
-    every_reading = list(readings.of.values())
+    every_reading = list(readings.by_candidate_and_length.values())
     first_title = "the first candidate, whose tokens are compared before the others are read"
     for part, title in (
         (every_reading[:1], first_title),
-        (every_reading, f"{len(readings.equal)} candidates"),
+        (every_reading, f"{len(readings.same_as)} candidates"),
     ):
         evaluated = measure_methods(raw, part, launcher, command, title)
         for entry in evaluated.values():
@@ -208,6 +209,6 @@ def candidate_losses(
                     " data.path=)."
                 )
     losses: dict[str, Losses] = defaultdict(dict)
-    for (name, length), reading in readings.of.items():
+    for (name, length), reading in readings.by_candidate_and_length.items():
         losses[name][length] = evaluated[reading.methods].stored.at("nll", reading.tokens)
     return losses

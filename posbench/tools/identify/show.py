@@ -6,7 +6,13 @@ from posbench.common.files import finite
 from posbench.common.layout import aligned, wrapped
 from posbench.report.figures.lines import text_width
 from posbench.report.figures.style import FONT_SIZE, GREY, MARKERS, OKABE_ITO, Frame, write_note
-from posbench.tools.identify.compare import IS, NONE, ROUNDING, UNTOLD, Verdict
+from posbench.tools.identify.compare import (
+    CANNOT_TELL,
+    IDENTIFIED,
+    MOST_ROUNDING,
+    NONE_OF_THEM,
+    Verdict,
+)
 from posbench.tools.identify.plan import Candidate
 
 MOST_NAMED = 4  # candidates that a sentence names
@@ -30,8 +36,8 @@ COLUMNS = (
 )
 CAPTION = (
     "Root mean square of the differences of single tokens' losses between the engine and each"
-    f" candidate, which posbench computed from the weights. The dashed line, {ROUNDING:g} nats, is"
-    " above what rounding does within the training length."
+    f" candidate, which posbench computed from the weights. The dashed line, {MOST_ROUNDING:g}"
+    " nats, is above what rounding does within the training length."
 )
 
 
@@ -65,11 +71,11 @@ def identify_content(
 def verdict_sentence(content: dict) -> str:
     """The verdict in words, with the numbers behind it."""
     best, *others = content["candidates"]
-    if content["kind"] == NONE:
+    if content["kind"] == NONE_OF_THEM:
         count = sum(1 + len(candidate["same"]) for candidate in content["candidates"])
         nearest = f"The nearest is {best['words']}, at {best['rms']:#.3g} nats rms for each token"
         return f"None of {count} candidates: {content['why']}. {nearest}."
-    if content["kind"] == UNTOLD:
+    if content["kind"] == CANNOT_TELL:
         return (
             f"Cannot tell {best['words']} from {_untold(content)} by these texts: let the engine"
             f" read longer ones, or more of them. {_evidence(best)}."
@@ -186,7 +192,7 @@ def candidate_figure(content: dict):
     for index, row in enumerate(rows):
         axes.axhline(index, color="#e6e6e6", linewidth=0.6, zorder=0)
         style = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": FONT_SIZE}
-        if content["kind"] == IS and row["name"] == content["best"]:
+        if content["kind"] == IDENTIFIED and row["name"] == content["best"]:
             style["fontweight"] = "bold"
         write_note(axes, row["words"], (0, index), (-margin + 4, 0), **style)
     axes.legend(
@@ -226,7 +232,7 @@ def _draw_scales(axes, rows: Sequence[dict]) -> None:
     axes.xaxis.set_major_formatter(_tick)
     axes.xaxis.set_minor_formatter(_tick)
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
-    axes.axvline(ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(MOST_ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
     axes.tick_params(which="both", labelsize=FONT_SIZE, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -32,9 +32,9 @@ from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch_one
 from posbench.sweep.verdict import judge_job
-from posbench.tools.advice.plan import node
+from posbench.tools.advice.plan import method_node
 from posbench.tools.look.choice import AS_IT_IS, SHORTEST, Look, Seconds, choose_look
-from posbench.tools.request import METHODS, single_model_request
+from posbench.tools.request import METHOD_GROUPS, single_model_request
 
 SCRIPT = "scripts/look.py"
 EVALUATE = ("split", "documents", "dtype", "seed", "batch_tokens")  # that the time leaves open
@@ -81,7 +81,7 @@ def _of_one_model(request: Request) -> dict:
         request,
         f"{SCRIPT} looks at",
         "or give run= of the fine-tuned one",
-        METHODS,
+        METHOD_GROUPS,
         EVALUATE,
         f"what {SCRIPT} chooses (by_position, sized by minutes=)",
     )
@@ -173,7 +173,7 @@ class FirstLook:
         }
         configs = []
         for name in look.methods:
-            extension = node("extension", name)
+            extension = method_node("extension", name)
             configs.append({**self.raw, "extension": extension, "evaluate": evaluate})
         (job,) = plan_jobs(configs)
         return job
@@ -182,7 +182,9 @@ class FirstLook:
         """Estimated seconds of one text."""
         volume = ReadVolume(1, length, length, length)
         dtype = self.job.config.evaluate.dtype
-        return self.timing.of_text(self.job, dtype, node("extension", method), NO_SCALE, volume)
+        return self.timing.of_text(
+            self.job, dtype, method_node("extension", method), NO_SCALE, volume
+        )
 
     def missing(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""

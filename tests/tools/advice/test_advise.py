@@ -34,14 +34,14 @@ from posbench.tools.advice.plan import (
     CUT_TEXT,
     FAMILIES,
     FEWEST_WINDOWS,
-    SCALED,
+    SCALED_FAMILIES,
     UNCHANGED,
-    fixed,
-    follow,
+    families_to_go_on,
+    option_by_length,
+    options_with_factors,
     plan_advice,
-    survivors,
 )
-from posbench.tools.advice.settings import setting
+from posbench.tools.advice.settings import setting_content
 
 SMOLLM2 = ModelSize(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
 SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.mode=disabled")
@@ -187,10 +187,10 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     """
     cfg = adopted(advised / "Llama")
     found = asked_of(cfg, tmp_path)
-    told = {name: setting(found, one, tmp_path) for name, one in (
-        ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")),
-        ("dynamic_ntk", follow("dynamic_ntk")),
-        ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
+    told = {name: setting_content(found, one, tmp_path) for name, one in (
+        ("yarn x4", options_with_factors("yarn", [4.0])[0]), ("yarn by length",
+        option_by_length("yarn")), ("dynamic_ntk", option_by_length("dynamic_ntk")),
+        ("rerope+log_n", option_by_length("rerope+log_n")), ("log_n", option_by_length("log_n")),
     )}  # fmt: skip
     assert (
         told["yarn x4"]["rope_parameters"]["factor"] == 4
@@ -239,7 +239,7 @@ def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path,
         "hidden_size": 64,
     }
     cfg = adopted(checkpoint(tmp_path, kind, vocab_size=256, **({} if written else half)))
-    told = setting(asked_of(cfg, tmp_path), fixed("pi", [4.0])[0], tmp_path)
+    told = setting_content(asked_of(cfg, tmp_path), options_with_factors("pi", [4.0])[0], tmp_path)
     assert told["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
     assert [line.startswith("config.json") for line in told["files"]] == [True, False][
         : 1 + written
@@ -260,7 +260,7 @@ def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, scr
 
 def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
     monkeypatch.setattr(
-        "posbench.tools.advice.measure.Measurements._reading", _nothing_but_references
+        "posbench.tools.advice.measure.Measurements._reading_of", _nothing_but_references
     )
     done = script("target=64", "methods=[yarn]")
     assert (
@@ -272,7 +272,7 @@ def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
 
 def _nothing_but_references(self, option, length):
     if option == CUT_TEXT and length > 32:
-        return Reading(json.dumps(option.at(length, 32)), 64)
+        return Reading(json.dumps(option.methods_at(length, 32)), 64)
     return Reading(NO_METHODS, length)
 
 
@@ -300,12 +300,12 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(script, word):
     )
 
 
-@pytest.mark.parametrize("family", SCALED)
+@pytest.mark.parametrize("family", SCALED_FAMILIES)
 @pytest.mark.parametrize("length", [8, 16, 17, 64])
 def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length):
     """So both forms share evaluations, and nothing is derived that was not measured."""
     encoding = Rope(Shape(16, 1, 2, 2, 16))
-    extension, _ = follow(family).at(length, 16)
+    extension, _ = option_by_length(family).methods_at(length, 16)
     ours, theirs = (
         position_plan(encoding, make(one), length=length)
         for one in (extension, node("extension", family))
@@ -324,40 +324,44 @@ def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
     hold.
     """
     plan = plan_advice(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
-    for family in SCALED:
+    for family in SCALED_FAMILIES:
         at = {
-            one.at(3100, 3000)[0]["target_len"]
-            for one in fixed(family, plan.factors)
+            one.methods_at(3100, 3000)[0]["target_len"]
+            for one in options_with_factors(family, plan.factors)
             if one.factor == 3100 / 3000
         }
         assert at == {3100} and all(isinstance(target, int) for target in at)
-        assert follow(family).at(3100, 3000)[0]["target_len"] == 3100
+        assert option_by_length(family).methods_at(3100, 3000)[0]["target_len"] == 3100
 
 
 def test_a_fixed_factor_stays_at_every_length():
-    (option,) = fixed("yarn", [4.0])
-    assert option.at(8, 16) == option.at(64, 16)
-    assert option.at(8, 16)[0]["target_len"] == 64
-    assert not fixed("rerope", [4.0])
+    (option,) = options_with_factors("yarn", [4.0])
+    assert option.methods_at(8, 16) == option.methods_at(64, 16)
+    assert option.methods_at(8, 16)[0]["target_len"] == 64
+    assert not options_with_factors("rerope", [4.0])
 
 
 def test_the_best_families_go_on_and_sinks_only_beside_another():
-    assert survivors(["yarn", "streaming", "lm_infinite", "rerope", "ntk", "dca", "pi"]) == [
+    assert families_to_go_on(
+        ["yarn", "streaming", "lm_infinite", "rerope", "ntk", "dca", "pi"]
+    ) == [
         "yarn",
         "ntk",
         "streaming",
         "rerope",
     ]
-    assert survivors(["rerope", "streaming", "pi"]) == ["pi", "rerope"]
-    assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
+    assert families_to_go_on(["rerope", "streaming", "pi"]) == ["pi", "rerope"]
+    assert families_to_go_on(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
 
 def test_finalists_are_read_at_all_lengths_and_their_families_factors_within_the_training_length():
     plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
-    options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
+    options = {
+        one.name: one for one in [AS_IT_IS, CUT_TEXT, *options_with_factors("yarn", plan.factors)]
+    }
     wanted = {
         one.name: list(lengths)
-        for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options)
+        for one, lengths in plan.third_stage([UNCHANGED, CUT, "yarn x4"], options)
     }
     assert wanted[UNCHANGED] == wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
     assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]

@@ -11,14 +11,14 @@ from posbench.tools.advice.decide import (
     REFUTED,
     UNDECIDED,
     Losses,
-    best_in_engines,
+    best_fixed_factor_answer,
     finalists,
     judge_choice,
-    near,
-    ranked,
-    rankings,
-    usable,
-    verdict,
+    names_by_mean,
+    rankings_by_use,
+    usable_lengths,
+    verdict_of_intervals,
+    within_noise_of_choice,
 )
 from posbench.tools.advice.plan import CUT, UNCHANGED, AdvicePlan, Option
 
@@ -72,7 +72,7 @@ def made_up(
 
 
 def advice(validation: Losses, test: Losses) -> dict:
-    ranking = rankings(validation, PLAN)
+    ranking = rankings_by_use(validation, PLAN)
     return {use: judge_choice(use, ranking[use], test, PLAN) for use in ranking}
 
 
@@ -169,10 +169,12 @@ def test_one_document_tells_nothing():
 
 
 def test_a_loss_that_is_not_finite_is_never_chosen():
-    found = rankings(made_up(0, rerope=(3.4, 3.0, np.inf)), PLAN)
+    found = rankings_by_use(made_up(0, rerope=(3.4, 3.0, np.inf)), PLAN)
     assert "rerope" not in found["long"] and "rerope" not in found["both"]
     assert (
-        verdict([made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])], [0.0])
+        verdict_of_intervals(
+            [made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])], [0.0]
+        )
         == UNDECIDED
     )
 
@@ -180,7 +182,7 @@ def test_a_loss_that_is_not_finite_is_never_chosen():
 def test_what_was_not_measured_within_the_window_counts_as_too_dear():
     losses = made_up(0)
     del losses.nll["yarn by length"][16]
-    assert "yarn by length" not in rankings(losses, PLAN)["both"]
+    assert "yarn by length" not in rankings_by_use(losses, PLAN)["both"]
 
 
 SINKS = {
@@ -197,19 +199,19 @@ def test_what_is_within_noise_of_the_best_is_judged_and_named():
     """
     validation = made_up(0, SINKS, streaming=(3.4, 3.0, 3.0), lm_infinite=(3.4, 3.0, 3.0))
     options = OPTIONS | {name: Option(name, name) for name in ("streaming", "lm_infinite")}
-    ranking = rankings(validation, PLAN)
+    ranking = rankings_by_use(validation, PLAN)
     best, second, third = ranking["long"][:3]
     assert {best, second, third} == {CUT, "streaming", "lm_infinite"}
     assert set(finalists(ranking, options, validation, PLAN)) >= {best, second}
-    found = near(best, ranking["long"], validation, [256], 0.01)
+    found = within_noise_of_choice(best, ranking["long"], validation, [256], 0.01)
     assert set(found) == {second, third} and all(one.value >= 0 for one in found.values())
 
 
 def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
     losses = made_up(0, SINKS, 1e-6, documents=1, streaming=(3.4, 3.0, 3.004))
-    assert list(near(CUT, losses.nll, losses, [256], 0.01)) == ["streaming"] and not near(
-        CUT, losses.nll, losses, [256], 0.001
-    )
+    assert list(within_noise_of_choice(CUT, losses.nll, losses, [256], 0.01)) == [
+        "streaming"
+    ] and not within_noise_of_choice(CUT, losses.nll, losses, [256], 0.001)
 
 
 def test_doing_nothing_wins_a_tie():
@@ -224,11 +226,11 @@ def test_doing_nothing_wins_a_tie():
 
 
 def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
-    ranking = rankings(made_up(0), PLAN)["long"]
-    assert best_in_engines(ranking, OPTIONS, made_up(1), PLAN)["choice"] == "yarn x4"
+    ranking = rankings_by_use(made_up(0), PLAN)["long"]
+    assert best_fixed_factor_answer(ranking, OPTIONS, made_up(1), PLAN)["choice"] == "yarn x4"
     for loss in (3.0, 3.2):
         assert (
-            best_in_engines(
+            best_fixed_factor_answer(
                 ranking,
                 OPTIONS,
                 made_up(1, **{"yarn x4": (3.5, 3.1, loss), "yarn by length": (3.4, 3, loss)}),
@@ -239,7 +241,7 @@ def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
 
 
 def test_the_finalists_are_the_best_of_each_use_and_form():
-    ranking = rankings(made_up(0), PLAN)
+    ranking = rankings_by_use(made_up(0), PLAN)
     assert finalists(ranking, OPTIONS, made_up(0), PLAN) == [
         UNCHANGED,
         CUT,
@@ -251,24 +253,30 @@ def test_the_finalists_are_the_best_of_each_use_and_form():
 
 def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():
     losses = made_up(1)
-    assert usable(UNCHANGED, losses, PLAN) == {"surely": 64, "perhaps": 64}
-    assert usable("yarn by length", losses, PLAN)["surely"] == 256
-    assert usable("yarn x4", losses, PLAN)["perhaps"] is None  # it costs 0.1 at 16 tokens already
+    assert usable_lengths(UNCHANGED, losses, PLAN) == {"surely": 64, "perhaps": 64}
+    assert usable_lengths("yarn by length", losses, PLAN)["surely"] == 256
+    assert (
+        usable_lengths("yarn x4", losses, PLAN)["perhaps"] is None
+    )  # it costs 0.1 at 16 tokens already
 
 
 def test_ranking_keeps_the_given_order_of_equals():
-    assert ranked({"a": 2.0, "b": 1.0, "c": 1.0, "d": float("nan")}) == ["b", "c", "a"]
+    assert names_by_mean({"a": 2.0, "b": 1.0, "c": 1.0, "d": float("nan")}) == ["b", "c", "a"]
 
 
 def test_a_verdict_is_of_all_differences_and_their_bounds():
     point = {
         value: Estimate(value, 0.001, 10, (value,), 11, 100) for value in (-1.0, 0.0, 0.005, 1.0)
     }
-    assert [verdict([point[value]], [0.0]) for value in (-1.0, 0.0, 1.0)] == [
+    assert [verdict_of_intervals([point[value]], [0.0]) for value in (-1.0, 0.0, 1.0)] == [
         CONFIRMED,
         UNDECIDED,
         REFUTED,
     ]
-    assert verdict([], []) == verdict([point[0.005], point[-1.0]], [0.01, 0.0]) == CONFIRMED
-    assert verdict([point[0.005], point[-1.0]], [0.006, 0.0]) == UNDECIDED
-    assert verdict([point[0.0], point[1.0]], [0.0, 0.01]) == REFUTED
+    assert (
+        verdict_of_intervals([], [])
+        == verdict_of_intervals([point[0.005], point[-1.0]], [0.01, 0.0])
+        == CONFIRMED
+    )
+    assert verdict_of_intervals([point[0.005], point[-1.0]], [0.006, 0.0]) == UNDECIDED
+    assert verdict_of_intervals([point[0.0], point[1.0]], [0.0, 0.01]) == REFUTED

@@ -24,13 +24,13 @@ from posbench.tools.factors import factor_search
 from posbench.tools.factors.critical import critical_space
 from posbench.tools.factors.evolution import (
     FACTOR_STEP,
-    HIGHEST,
-    MUTATED,
+    MOST_OVER_FACTOR,
+    MUTATION_PROBABILITY,
     Sizes,
     Space,
-    crossed,
+    crossover,
     evolve,
-    rising,
+    never_falls,
     search_sizes,
 )
 from posbench.tools.factors.needles import needle_loss
@@ -55,11 +55,13 @@ def far(one) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
-    found = evolve(far, STARTS, Space([0, 1, 2, 4, 8], HIGHEST * FACTOR), search_sizes(1), seed)
+    found = evolve(
+        far, STARTS, Space([0, 1, 2, 4, 8], MOST_OVER_FACTOR * FACTOR), search_sizes(1), seed
+    )
     best, start = min(found, key=found.get), min(map(far, STARTS))
-    assert len(found) == 1344 and all(map(rising, found))
+    assert len(found) == 1344 and all(map(never_falls, found))
     assert best[0] == 4 and found[best] < start / 20
-    assert all(1 <= value <= HIGHEST * FACTOR for one in found for value in one[1:])
+    assert all(1 <= value <= MOST_OVER_FACTOR * FACTOR for one in found for value in one[1:])
     mutants = [one for one in found if one not in STARTS]
     numbers = {value for one in mutants for value in one[1:]} - {
         value for one in STARTS for value in one[1:]
@@ -67,7 +69,9 @@ def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
     assert numbers and all(
         value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers
     )
-    small = evolve(far, STARTS, Space([0, 1, 2, 4, 8], HIGHEST * FACTOR), search_sizes(0.1), seed)
+    small = evolve(
+        far, STARTS, Space([0, 1, 2, 4, 8], MOST_OVER_FACTOR * FACTOR), search_sizes(0.1), seed
+    )
     assert found[best] < min(small.values()) < start
 
 
@@ -96,7 +100,7 @@ def test_sizes_are_the_published_ones_times_the_root_of_the_budget():
     assert (
         search_sizes(4) == Sizes(128, 64, 32, 32, 80)
         and search_sizes(1e-9).total == 6
-        and MUTATED == 0.3
+        and MUTATION_PROBABILITY == 0.3
     )
     assert search_sizes(0.25).total == pytest.approx(1344 / 4, rel=0.1)
 
@@ -105,7 +109,7 @@ def test_a_crossover_has_the_numbers_of_its_parents():
     import numpy as np
 
     rng, better, other = np.random.default_rng(0), (0, 1.0, 2.0, 3.0), (4, 1.5, 2.5, 3.5)
-    children = [crossed(better, other, [better, other], ANY, rng) for _ in range(50)]
+    children = [crossover(better, other, [better, other], ANY, rng) for _ in range(50)]
     assert set(children) == {
         (4, 1.0, 2.0, 3.0),
         (0, 1.5, 2.0, 3.0),
@@ -113,12 +117,12 @@ def test_a_crossover_has_the_numbers_of_its_parents():
         (0, 1.0, 2.0, 3.5),
     }  # the first that is legal
     steeper = [
-        crossed((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], ANY, rng) for _ in range(50)
+        crossover((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], ANY, rng) for _ in range(50)
     ]
-    assert all(rising(one) for one in steeper if one) and any(
+    assert all(never_falls(one) for one in steeper if one) and any(
         one and len({*one} - {*better}) > 1 for one in steeper
     )
-    assert crossed(better, better, [better], ANY, rng) is None
+    assert crossover(better, better, [better], ANY, rng) is None
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +154,7 @@ def test_the_whole_command(world, capfd):
         if line.startswith("  ")
     }
     assert len(measured) == search_sizes(0.002).total == 8 and all(
-        rising((0, *one["factors"])) for one in measured
+        never_falls((0, *one["factors"])) for one in measured
     )
     assert {one["exact_first"] for one in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
     best = min(measured, key=lambda one: one["nll"])
@@ -381,11 +385,11 @@ def test_the_pairs_before_a_critical_one_follow_from_its_factor():
     space = critical_space(2.0)
     base, pair, width = 10000.0, 2, 8
     changed = base * SLOW[pair] ** (width / (2 * pair))
-    first, *factors = space.completed((pair, *SLOW))
+    first, *factors = space.with_implied_factors((pair, *SLOW))
     wanted = [(changed / base) ** (2 * c / width) for c in range(pair)]
     assert first == pair and factors == pytest.approx([*wanted, 2.0, 3.0])
-    assert space.holds((pair, *factors)) and not space.holds((1, *factors))
-    assert not space.holds(space.completed((0, 2.5, 2.5, 3.5, 3.0)))
+    assert space.is_legal((pair, *factors)) and not space.is_legal((1, *factors))
+    assert not space.is_legal(space.with_implied_factors((0, 2.5, 2.5, 3.5, 3.0)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -399,15 +403,15 @@ def test_a_critical_search_begins_at_each_candidate_and_keeps_its_space(seed):
     candidates = [c for c in range(in_theory + 1) if periods[c] >= 51.2]
     assert [start[0] for start in starts.values()] == candidates and len(candidates) > 4
     slow = [4.4 + 1.6 * (c - 9) / (PAIRS - 10) for c in range(9, PAIRS)]
-    goal = space.completed((9, *[1.0] * 9, *slow))
+    goal = space.with_implied_factors((9, *[1.0] * 9, *slow))
 
     def loss(one) -> float:
         return sum(abs(a - b) for a, b in zip(one[1:], goal[1:], strict=True)) / PAIRS
 
     found = evolve(loss, starts.values(), space, search_sizes(1), seed)
     best = min(found, key=found.get)
-    assert len(found) == 1344 and all(map(space.holds, found))
-    assert all(space.completed(one) == one for one in found)
+    assert len(found) == 1344 and all(map(space.is_legal, found))
+    assert all(space.with_implied_factors(one) == one for one in found)
     assert all(FACTOR <= factor <= 2 * FACTOR for one in found for factor in one[1 + one[0] :])
     assert 9 <= best[0] <= 11 and found[best] < min(map(loss, starts.values())) / 2
 

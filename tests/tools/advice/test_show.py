@@ -10,7 +10,7 @@ from test_decide import OPTIONS, PLAN, TRUTH, made_up
 from test_report_html import Page
 
 from posbench.report.figures.style import write_figure
-from posbench.tools.advice.decide import Losses, advice_content, rankings
+from posbench.tools.advice.decide import Losses, advice_content, rankings_by_use
 from posbench.tools.advice.plan import CUT
 from posbench.tools.advice.show import (
     advice_figure,
@@ -21,7 +21,7 @@ from posbench.tools.advice.show import (
     factor_lines,
     introduction,
     option_table,
-    reach,
+    usable_in_words,
     with_half_width,
 )
 
@@ -51,7 +51,7 @@ SETTINGS = {
 def told(test: Losses, validation: Losses | None = None) -> dict:
     """Content as it is written: no number of it is nan."""
     validation = validation or made_up(0)
-    made = advice_content(ABOUT, PLAN, OPTIONS, validation, test, rankings(validation, PLAN))
+    made = advice_content(ABOUT, PLAN, OPTIONS, validation, test, rankings_by_use(validation, PLAN))
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
 
 
@@ -122,8 +122,8 @@ def test_one_document_and_losses_that_are_not_finite_are_words():
         and with_half_width([-1e-5, 0, 1]) == "+0.000 +-0.500"
     )
     assert (
-        reach({"surely": None, "perhaps": 64}, found) == "?-64"
-        and reach({"surely": 16, "perhaps": 64}, found) == "16-64"
+        usable_in_words({"surely": None, "perhaps": 64}, found) == "?-64"
+        and usable_in_words({"surely": 16, "perhaps": 64}, found) == "16-64"
     )
 
 

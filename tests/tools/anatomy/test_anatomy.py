@@ -16,8 +16,8 @@ from posbench.position.geometry import Shape
 from posbench.position.legality import fed_length
 from posbench.scale_attention.learned_sink import LearnedSink
 from posbench.scale_attention.off_by_one import OffByOne
-from posbench.tools.anatomy.as_text import summary
-from posbench.tools.anatomy.dissect import dissect, samples
+from posbench.tools.anatomy.as_text import summary_lines
+from posbench.tools.anatomy.dissect import dissect, sampled_distances
 
 KEYS = {
     "encoding",
@@ -67,7 +67,7 @@ def test_every_legal_pair_has_an_anatomy_of_one_schema(pair):
     shown = [number for layer in numbers["layers"] for number in layer["numbers"]]
     assert sorted(shown + numbers["without_attention"]) == list(range(encoding.shape.n_layer))
     assert all(math.isfinite(value) for value in numbers["dimensionless"].values())
-    assert summary(numbers)[0].startswith(numbers["encoding"])
+    assert summary_lines(numbers)[0].startswith(numbers["encoding"])
 
 
 def test_spectra_and_distances_are_those_of_the_papers():
@@ -150,7 +150,7 @@ def test_dimensionless_numbers():
 
 def test_a_share_is_a_percentage_and_beta_is_said():
     shape = Shape(128, 4, 4, 4, 64)
-    lines = summary(anatomy(extension="yarn", shape=shape, length=256).numbers)
+    lines = summary_lines(anatomy(extension="yarn", shape=shape, length=256).numbers)
     assert any(
         "share of the pairs that make a full turn in training: 31.2 %" in line for line in lines
     )
@@ -161,12 +161,12 @@ def test_a_share_is_a_percentage_and_beta_is_said():
 
 def test_learned_numbers_and_content_are_named():
     t5, fox = anatomy("t5").numbers, anatomy("fox").numbers
-    assert t5["n_parameters"] == 32 * 2 and any("initial" in line for line in summary(t5))
+    assert t5["n_parameters"] == 32 * 2 and any("initial" in line for line in summary_lines(t5))
     assert fox["bias"][0][:4] == pytest.approx(
         [0, -math.log(2), -2 * math.log(2), -3 * math.log(2)]
     )
     assert fox["depends_on_content"] == ["gates"] and any(
-        "depend on content" in line for line in summary(fox)
+        "depend on content" in line for line in summary_lines(fox)
     )
     assert anatomy("rope").numbers["n_parameters"] == 0
 
@@ -184,7 +184,7 @@ def test_layers_of_two_kinds_are_told_apart():
 
 @pytest.mark.parametrize("length", [2, 3, 64, 65, 4096, 100_000])
 def test_samples_are_distances_below_the_length(length):
-    found = samples(length)
+    found = sampled_distances(length)
     assert (
         found[0] == 0 and found[-1] == length - 1 and (found.diff() > 0).all() and len(found) <= 320
     )
@@ -197,7 +197,7 @@ def test_a_sink_is_told_with_its_logit():
     ).numbers
     wanted = math.log(1 + math.e)
     assert [layer["sink"] for layer in numbers["layers"]] == [[pytest.approx(wanted)] * 4] * 2
-    assert sum("a sink of logit 1.31" in line for line in summary(numbers)) == 2
+    assert sum("a sink of logit 1.31" in line for line in summary_lines(numbers)) == 2
     assert (
         dissect(*make_triple("hybrid", "none", "none"), LONG).numbers["layers"][0]["sink"] is None
     )

@@ -46,9 +46,9 @@ def test_the_gallery_shows_every_method(monkeypatch):
     monkeypatch.setattr(gallery, "group_yamls", functools.cache(gallery.group_yamls))
     monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
     groups = ("encoding", "extension", "scale_attention")
-    tiles = {group: gallery.dissected(group) for group in groups}
+    tiles = {group: gallery.tiles_of_group(group) for group in groups}
     for group in groups:
         without_attention = {"gated_deltanet", "kimi_delta"}
         shown = sorted(tile.name for tile in tiles[group])
         assert shown == [name for name in choices(group) if name not in without_attention]
-    assert len(gallery.sheet(tiles).axes) == sum(map(len, tiles.values()))
+    assert len(gallery.gallery_figure(tiles).axes) == sum(map(len, tiles.values()))

@@ -37,7 +37,7 @@ from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
 from posbench.report.figures.style import write_figure
 from posbench.scale_attention.learned_sink import LearnedSink
-from posbench.tools.anatomy.attention import LayerAttention, buckets, measure_attention
+from posbench.tools.anatomy.attention import LayerAttention, distance_buckets, measure_attention
 from posbench.tools.anatomy.attention_figure import attention_page
 
 LENGTH, QUERIES = 3 * TRAIN_LEN + 1, 5
@@ -115,8 +115,10 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
         *triple, layer.encoding, q_HTD, k_HTD, eye, x[0].double(), TRAIN_LEN, sink_H=sink_H
     )
     found = LayerAttention()
-    found.add(layer, x, *module.queries_and_keys(x), QUERIES)
-    assert found.keys == layer.n_T[-QUERIES:].mean() and len(found.seen_U) == len(buckets(LENGTH))
+    found.add_windows(layer, x, *module.queries_and_keys(x), QUERIES)
+    assert found.keys == layer.n_T[-QUERIES:].mean() and len(found.seen_U) == len(
+        distance_buckets(LENGTH)
+    )
     return found.summary(np.zeros(1)), expected(weights_HTT[:, -QUERIES:].numpy())
 
 
@@ -147,12 +149,12 @@ def test_keys_seen_are_counted_by_distance(name):
         attention_inputs(encoding, LENGTH)[1],
         small_model(encoding).layers[0].self_attn,
     )
-    found.add(
+    found.add_windows(
         make_plan(encoding, extension, length=LENGTH).layers[0], x, *module.queries_and_keys(x), 1
     )
     distances = [LENGTH - 1 - key for key, seen in enumerate(visible) if seen and key > 0]
     assert found.seen_U.tolist() == [
-        sum(low <= each <= high for each in distances) for low, high in buckets(LENGTH)
+        sum(low <= each <= high for each in distances) for low, high in distance_buckets(LENGTH)
     ]
     assert found.keys == sum(visible)
 
@@ -321,6 +323,8 @@ def test_a_page_has_a_row_for_every_layer(layers, heads, sink):
         for number in range(layers)
     ]
     arm = {"extension": "none", "scale_attention": "none", "untested": False, "measured": texts}
-    figure = attention_page({**words, "buckets": buckets(256), "layers": kinds, "arms": [arm]})
+    figure = attention_page(
+        {**words, "buckets": distance_buckets(256), "layers": kinds, "arms": [arm]}
+    )
     assert len(figure.axes) == 3 * layers  # as trained, entropy, the longest text
     assert figure.axes[-1].get_xlim() == (0, 10 + (sink > 0))

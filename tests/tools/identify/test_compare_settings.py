@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from posbench.tools.identify.compare import (
-    IS,
-    NONE,
-    UNTOLD,
+    CANNOT_TELL,
+    IDENTIFIED,
+    NONE_OF_THEM,
     compare_losses,
     judge_setting,
-    unit_runs,
+    unit_of_targets,
 )
 
 WINDOWS, TARGETS, LENGTHS = 40, 16, (64, 256)
@@ -43,7 +43,7 @@ def engine(losses: dict, rms: float = 0.1, seed: int = 1) -> dict:
 
 
 UNIT = dict.fromkeys(
-    LENGTHS, unit_runs(np.repeat(np.arange(WINDOWS), TARGETS).reshape(WINDOWS, TARGETS))
+    LENGTHS, unit_of_targets(np.repeat(np.arange(WINDOWS), TARGETS).reshape(WINDOWS, TARGETS))
 )
 
 
@@ -53,19 +53,21 @@ def test_every_truth_is_found_and_one_off_the_list_is_none(truth, seed):
     found = made_up(0.6, seed)
     theirs = engine(found[truth], seed=seed + 10)
     verdict, rms = judge_setting(theirs, found, UNIT, 64)
-    assert (verdict["kind"], verdict["best"], next(iter(rms))) == (IS, truth, truth) and list(
-        rms.values()
-    ) == sorted(rms.values())
+    assert (verdict["kind"], verdict["best"], next(iter(rms))) == (
+        IDENTIFIED,
+        truth,
+        truth,
+    ) and list(rms.values()) == sorted(rms.values())
     assert verdict["explained"] < 0.05 and verdict["rms_within"] == pytest.approx(0.1, rel=0.3)
     others = {name: losses for name, losses in found.items() if name != truth}
-    assert judge_setting(theirs, others, UNIT, 64)[0]["kind"] == NONE
+    assert judge_setting(theirs, others, UNIT, 64)[0]["kind"] == NONE_OF_THEM
 
 
 def test_candidates_closer_than_the_rounding_are_not_told_apart():
     found = made_up(0.02)
     verdict, _ = judge_setting(engine(found["a"]), found, UNIT, 64)
     assert (
-        verdict["kind"] == UNTOLD
+        verdict["kind"] == CANNOT_TELL
         and "a" in (verdict["best"], *verdict["untold"])
         and len(verdict["untold"]) == 7
     )
@@ -73,7 +75,7 @@ def test_candidates_closer_than_the_rounding_are_not_told_apart():
         "twin": {64: made_up(0.6)["a"][64], 256: made_up(0.6)["a"][256] + 0.01}
     }
     verdict, _ = judge_setting(engine(one_twin["a"]), one_twin, UNIT, 64)
-    assert verdict["kind"] == UNTOLD and {verdict["best"], *verdict["untold"]} == {"a", "twin"}
+    assert verdict["kind"] == CANNOT_TELL and {verdict["best"], *verdict["untold"]} == {"a", "twin"}
 
 
 def test_a_lean_of_the_rounding_decides_about_nothing_small():
@@ -91,7 +93,7 @@ def test_a_lean_of_the_rounding_decides_about_nothing_small():
     theirs = engine(found["a"])
     theirs[256] = theirs[256] + 0.7 * (found["near"][256] - found["a"][256])
     verdict, _ = judge_setting(theirs, found, UNIT, 64)
-    assert verdict["kind"] == UNTOLD and {verdict["best"], *verdict["untold"]} == {"a", "near"}
+    assert verdict["kind"] == CANNOT_TELL and {verdict["best"], *verdict["untold"]} == {"a", "near"}
 
 
 def test_other_weights_are_none_whatever_the_lengths():
@@ -101,7 +103,7 @@ def test_other_weights_are_none_whatever_the_lengths():
     }
     assert "within 64 tokens" in judge_setting(other, found, UNIT, 64)[0]["why"]
     long = {length: losses for length, losses in other.items() if length > 64}
-    assert judge_setting(long, found, UNIT, 64)[0]["kind"] == NONE
+    assert judge_setting(long, found, UNIT, 64)[0]["kind"] == NONE_OF_THEM
 
 
 def test_the_numbers_of_a_comparison():
@@ -125,7 +127,7 @@ def test_the_numbers_of_a_comparison():
 
 def test_few_windows_are_divided():
     window = np.repeat([0, 1, 2], [10, 10, 4])[:, None]
-    unit = unit_runs(window)
+    unit = unit_of_targets(window)
     assert unit.shape == window.shape and (np.diff(unit.ravel()) >= 0).all()
     counts = np.unique(unit, return_counts=True)[1]
     assert (
@@ -138,4 +140,4 @@ def test_few_tokens_of_hardly_any_rounding_decide():
     found = {name: {256: losses[256][:1, :8]} for name, losses in made_up(0.6).items()}
     theirs = {256: found["a"][256] + 1e-4 * np.random.default_rng(1).normal(size=(1, 8))}
     verdict, _ = judge_setting(theirs, found, {256: UNIT[256][:1, :8]}, 64)
-    assert (verdict["kind"], verdict["best"]) == (IS, "a")
+    assert (verdict["kind"], verdict["best"]) == (IDENTIFIED, "a")

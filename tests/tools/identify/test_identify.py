@@ -18,7 +18,7 @@ from test_oracles import ours, reference
 from posbench.position.instantiate import make
 from posbench.results.evaluation import load_evaluation
 from posbench.tools.identify import command as command
-from posbench.tools.identify.compare import IS, NONE, UNTOLD, judge_setting
+from posbench.tools.identify.compare import CANNOT_TELL, IDENTIFIED, NONE_OF_THEM, judge_setting
 from posbench.tools.identify.plan import setting_candidates
 
 TEXT = ("data=local", "data.path=text", "data.tokenizer=bytes")
@@ -122,7 +122,9 @@ def test_each_thing_that_an_engine_does_is_found(world, engine, identify, truth)
     done = identify(run, "model.path=Llama", "factor=4")
     assert done.returncode == 0, done.stderr
     made = content(world, run)
-    assert (made["kind"], made["best"]) == (IS, truth) and made["candidates"][0]["rms"] < 1e-4
+    assert (made["kind"], made["best"]) == (IDENTIFIED, truth) and made["candidates"][0][
+        "rms"
+    ] < 1e-4
     assert made["verdict"].endswith(
         f"by {made['candidates'][1]['points'][-1]['rms']:#.3g} rms."
     )  # at the longest length, as the best's
@@ -183,7 +185,10 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
             for length, one in losses.items()
         }
         verdict, _ = judge_setting(noisy, found, unit, original)
-        assert verdict["kind"] in (IS, UNTOLD) and truth in (verdict["best"], *verdict["untold"]), (
+        assert verdict["kind"] in (IDENTIFIED, CANNOT_TELL) and truth in (
+            verdict["best"],
+            *verdict["untold"],
+        ), (
             truth,
             verdict,
         )
@@ -195,8 +200,8 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
         if nearest > 0.3:
             off += 1
             assert (
-                verdict["kind"] == IS
-                and judge_setting(noisy, others, unit, original)[0]["kind"] == NONE
+                verdict["kind"] == IDENTIFIED
+                and judge_setting(noisy, others, unit, original)[0]["kind"] == NONE_OF_THEM
             ), truth
     assert off >= 10
 
@@ -215,7 +220,12 @@ def test_a_scaling_of_the_checkpoints_own_is_used_ignored_or_replaced(
     done = identify(run, "model.path=scaled")
     assert done.returncode == 0, done.stderr
     made = content(world, run)
-    assert (made["kind"], made["best"], made["factor"], made["original"]) == (IS, best, 4, 32)
+    assert (made["kind"], made["best"], made["factor"], made["original"]) == (
+        IDENTIFIED,
+        best,
+        4,
+        32,
+    )
     assert made["candidates"][0]["rms"] < 1e-4
     assert {"own", "own_twice", "none", "yarn_double"} <= {
         one["name"] for one in made["candidates"]
@@ -238,7 +248,9 @@ def test_other_protocols(world, engine, identify, protocol):
     done = identify(run, "model.path=Llama", "factor=4", "candidates=[none,pi,yarn]")
     assert done.returncode == 0, done.stderr
     made = content(world, run)
-    assert (made["kind"], made["best"]) == (IS, "pi") and made["candidates"][0]["rms"] < 1e-4
+    assert (made["kind"], made["best"]) == (IDENTIFIED, "pi") and made["candidates"][0][
+        "rms"
+    ] < 1e-4
 
 
 def test_other_weights_are_none_of_them(world, engine, identify):
