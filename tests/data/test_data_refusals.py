@@ -206,7 +206,7 @@ BAD_FOLDERS = {
         {"train/a.txt": b"a", "test/b.txt": b"b", "validation/c.txt": b"c", "d.txt": b"d"},
         "d.txt is in none",
     ),
-    "no text": ({"a.csv": b"a"}, "no file that ends in"),
+    "a csv": ({"a.csv": b"a"}, "no file that ends in"),
     "all alike": ({f"{n}.txt": b"the same" for n in range(9)}, NO_TOKEN),
     "all empty": ({f"{n}.txt": b"" for n in range(9)}, NO_TOKEN),
 }
