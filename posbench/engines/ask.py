@@ -98,10 +98,10 @@ class EngineScorer(Scorer):
 
     dtype = "engine"
 
-    def read(
+    def score_texts(
         self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
     ) -> tuple[np.ndarray, ...]:
-        """nll and correctness [N, n_rows], as Scorer.read, of a text for each request.
+        """nll and correctness [N, n_rows], as Scorer.score_texts, of a text for each request.
 
         With `partial`, the answers to the same command that are kept in a file, an answer is taken
         from there or added to it."""

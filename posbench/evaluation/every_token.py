@@ -11,19 +11,20 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import TEXT_KEYS, Protocol, ReadVolume, not_scored
-from posbench.evaluation.windows import Windows, choose
+from posbench.evaluation.protocol import TEXT_KEYS, Protocol, ReadVolume, unscored_arrays
+from posbench.evaluation.windows import Windows, choose_windows
 
 
 class Spans(NamedTuple):
-    """Windows [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
+    """Windows [W]: tokens start .. start + L - 1 are fed, rows first_row .. end_row - 1
+    scored.
 
     Row r predicts the token start + r + 1. Together the windows score each target once, in order.
     """
 
     start_W: np.ndarray
-    low_W: np.ndarray
-    high_W: np.ndarray
+    first_row_W: np.ndarray
+    end_row_W: np.ndarray  # behind the last scored row
 
 
 class EveryTokenProtocol(Protocol):
@@ -31,7 +32,7 @@ class EveryTokenProtocol(Protocol):
     same ones at every length.
 
     There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like
-    the windows of fixed_targets. A subclass defines in `window_bounds` which windows are read,
+    the windows of fixed_targets. A subclass defines in `window_spans` which windows are read,
     overlapping or adjacent. A window's tokens beyond the end of its stretch are fed but not scored,
     so that every window is read with the geometry of L tokens."""
 
@@ -43,8 +44,8 @@ class EveryTokenProtocol(Protocol):
         return max(1, config.windows * train_len // config.max_length)
 
     @classmethod
-    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        return choose(
+    def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        return choose_windows(
             file,
             config.max_length,
             cls.planned_windows(config, train_len),
@@ -55,14 +56,14 @@ class EveryTokenProtocol(Protocol):
         )
 
     @classmethod
-    def advance(cls, config: EvaluateConfig, length: int) -> int:
+    def window_stride(cls, config: EvaluateConfig, length: int) -> int:
         """Tokens by which windows of `length` tokens advance."""
         if "stride" in cls.uses and config.stride:
             return config.stride
         return length
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -77,21 +78,21 @@ class EveryTokenProtocol(Protocol):
         """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        step = cls.advance(config, length)
+        step = cls.window_stride(config, length)
         n_losses = n_windows * config.max_length
         if fed == length:
             n_texts = n_windows * math.ceil(config.max_length / step)
             return ReadVolume(n_texts, tokens=length, rows=step, losses=n_losses)
-        block = cls.block(config, fed)
+        block = cls.block_size(config, fed)
         n_whole_steps, last_step = divmod(config.max_length, step)
         n_blocks = n_whole_steps * math.ceil(step / block) + math.ceil(last_step / block)
         return ReadVolume(n_windows * n_blocks, tokens=fed, rows=block, losses=n_losses)
 
-    def window_bounds(self, length: int) -> Spans:
+    def window_spans(self, length: int) -> Spans:
         """Windows that are read for one length."""
         raise NotImplementedError
 
-    def advancing(self, length: int, stride: int) -> Spans:
+    def spans_at_stride(self, length: int, stride: int) -> Spans:
         """Windows that advance by `stride`, of which each scores its last `stride` tokens; none
         begins before its document.
         """
@@ -106,28 +107,31 @@ class EveryTokenProtocol(Protocol):
             *(np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
         )
 
-    def contexts(self, length: int) -> np.ndarray:
-        _, low_W, high_W = self.window_bounds(length)
-        rows = [np.arange(low, high) for low, high in zip(low_W, high_W, strict=True)]
+    def context_lengths(self, length: int) -> np.ndarray:
+        _, first_row_W, end_row_W = self.window_spans(length)
+        rows = [np.arange(low, high) for low, high in zip(first_row_W, end_row_W, strict=True)]
         context_M = np.concatenate(rows) + 1
         shape = self.windows.targets_NS.shape
-        return np.minimum(context_M, self.evaluation.fed(length)).reshape(shape)
+        return np.minimum(context_M, self.evaluation.fed_length(length)).reshape(shape)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.evaluation.fed(length) < length:  # the extension gives each target its own text
-            return self.score_separately(self.contexts(length))
-        start_W, low_W, high_W = self.window_bounds(length)
-        count_W = high_W - low_W
+        gives_each_target_a_text = self.evaluation.fed_length(length) < length  # the extension does
+        if gives_each_target_a_text:
+            return self.score_separately(self.context_lengths(length))
+        start_W, first_row_W, end_row_W = self.window_spans(length)
+        count_W = end_row_W - first_row_W
         before_W = np.cumsum(count_W) - count_W  # targets that earlier windows score
         shape = self.windows.targets_NS.shape
-        nll_M, correct_M = not_scored(self.windows.targets_NS.size)
+        nll_M, correct_M = unscored_arrays(self.windows.targets_NS.size)
         plan = self.evaluation.plan(length)
         # Windows that score from the same row on are read in one batch: all but the first of a
         # document do.
-        for low in np.unique(low_W):
-            w = np.flatnonzero(low_W == low)
+        for low in np.unique(first_row_W):
+            w = np.flatnonzero(first_row_W == low)
             n_rows = length - low
-            nll_wR, correct_wR = self.evaluation.score(plan, start_W[w], n_rows, self.window)
+            nll_wR, correct_wR = self.evaluation.score_windows(
+                plan, start_W[w], n_rows, self.indices_from_starts
+            )
             row_R = np.arange(n_rows)
             scored_wR = row_R < count_W[w, None]  # the last window of a document may score fewer
             at = (before_W[w, None] + row_R)[scored_wR]
@@ -139,8 +143,8 @@ class EveryTokenProtocol(Protocol):
 def _stretch_spans(
     first: int, opening: int, n_targets: int, length: int, stride: int
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(start, low, high) of `Spans` for the windows [K] of the stretch whose first target follows
-    the token `first`, in a document that begins with the token `opening`.
+    """(start, first row, end row) of `Spans` for the windows [K] of the stretch whose first target
+    follows the token `first`, in a document that begins with the token `opening`.
     """
     step_K = np.arange(stride, n_targets + stride, stride)
     start_K = first + step_K - length

@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.config.typed_args import arguments
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.windows import Windows, choose
+from posbench.evaluation.windows import Windows, choose_windows
 from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Protocol:
 
     def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
-        self.windows = self.place(evaluation.file, evaluation.config, evaluation.train_len)
+        self.windows = self.place_windows(evaluation.file, evaluation.config, evaluation.train_len)
         # {context_NS as bytes: nll and correctness [N, S]}, see `score_separately`
         self.separate_scores: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -190,7 +190,7 @@ class Protocol:
     @classmethod
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
         """Check, before any training, that a text has room for what is read. Raises ConfigError."""
-        cls.place(getattr(corpus, config.split), config, train_len)
+        cls.place_windows(getattr(corpus, config.split), config, train_len)
 
     @classmethod
     def planned_windows(cls, config: EvaluateConfig, train_len: int) -> int:
@@ -198,11 +198,11 @@ class Protocol:
         return config.windows
 
     @classmethod
-    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+    def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """Choose the windows and their targets. Raises ConfigError, before any training, if the
         documents are too short.
         """
-        return choose(
+        return choose_windows(
             file,
             config.max_length,
             cls.planned_windows(config, train_len),
@@ -216,7 +216,7 @@ class Protocol:
         """Number of windows that were placed."""
         return len(self.windows.last_N)
 
-    def texts(self, lengths: list[int]) -> dict[int, list[int]]:
+    def lengths_by_text(self, lengths: list[int]) -> dict[int, list[int]]:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first},
         for `lengths` together.
         """
@@ -227,7 +227,7 @@ class Protocol:
         return shared_texts(self.evaluation.plan, lengths)
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -243,31 +243,31 @@ class Protocol:
         losses = n_windows * config.targets
         if fed == length:
             return ReadVolume(n_windows, tokens=length, rows=config.targets, losses=losses)
-        block = cls.block(config, fed)
+        block = cls.block_size(config, fed)
         texts = n_windows * _ceil_div(config.targets, block)
         return ReadVolume(texts, tokens=fed, rows=block, losses=losses)
 
     @classmethod
-    def reading_first(
+    def read_volumes_first(
         cls, config: EvaluateConfig, train_len: int, n_windows: int | None = None
     ) -> list[ReadVolume]:
         """Upper bound of what is read once, before the first length and for all of them."""
         return []
 
-    def cost(self, length: int) -> int:
+    def tokens_to_read(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""
         evaluation = self.evaluation
-        fed = evaluation.fed(length)
+        fed = evaluation.fed_length(length)
         n_windows = self.n_windows(length)
-        volume = self.reading(evaluation.config, evaluation.train_len, length, fed, n_windows)
+        volume = self.read_volume(evaluation.config, evaluation.train_len, length, fed, n_windows)
         return volume.total_tokens
 
-    def cost_first(self) -> int:
+    def tokens_to_read_first(self) -> int:
         """Tokens that the model has yet to read before the first length."""
         return 0
 
     @staticmethod
-    def block(config: EvaluateConfig, fed: int) -> int:
+    def block_size(config: EvaluateConfig, fed: int) -> int:
         """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an
         eighth of the text.
         """
@@ -277,7 +277,7 @@ class Protocol:
         """nll and correctness [N, S] of the targets."""
         raise NotImplementedError
 
-    def weights(self, length: int) -> np.ndarray | float:
+    def target_weights(self, length: int) -> np.ndarray | float:
         """Weights of a window's targets in the mean: [S], 1 on average."""
         return 1.0
 
@@ -286,10 +286,11 @@ class Protocol:
         if `paired`, else [N, S].
         """
         evaluation = self.evaluation
-        with evaluation.measured() as spent:
+        with evaluation.seconds_and_memory() as spent:
             nll_NS, correct_NS = self.score(length)
             rows = self.rows(length, nll_NS, correct_NS)
-        spent["max_distance"] = evaluation.max_distance(evaluation.plan(evaluation.fed(length)))
+        plan = evaluation.plan(evaluation.fed_length(length))
+        spent["max_distance"] = evaluation.max_distance(plan)
         arrays = {"nll": nll_NS.astype(np.float32), "correct": correct_NS}
         if self.paired:
             arrays = {name: array.ravel() for name, array in arrays.items()}
@@ -298,11 +299,11 @@ class Protocol:
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         """Columns of the rows of one length that are computed from its targets."""
         windows = self.windows
-        weighted_NS = nll_NS.astype(np.float64) * self.weights(length)
+        weighted_NS = nll_NS.astype(np.float64) * self.target_weights(length)
         bytes_NS = np.asarray(windows.file.n_bytes)[windows.targets_NS]
-        return [self.mean(weighted_NS, correct_NS, windows.document_N, bytes_NS)]
+        return [self.mean_columns(weighted_NS, correct_NS, windows.document_N, bytes_NS)]
 
-    def mean(
+    def mean_columns(
         self, nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray
     ) -> dict:
         """Columns of `mean_row` for texts of the documents document_N, in the units of intervals
@@ -311,7 +312,7 @@ class Protocol:
         unit_N = self.windows.unit_D[document_N]
         return mean_row(nll_NS, correct, unit_N, n_bytes, self.evaluation.config.unit)
 
-    def shared(self) -> dict[str, np.ndarray]:
+    def shared_arrays(self) -> dict[str, np.ndarray]:
         """Arrays [N * S] that all lengths share."""
         windows = self.windows
         return {
@@ -330,22 +331,22 @@ class Protocol:
         """Facts about the targets that the evaluation's json states beside its settings."""
         return {}
 
-    def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
+    def indices_up_to_targets(self, at_n: np.ndarray, length: int) -> np.ndarray:
         """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets'
         indices among all M.
         """
         target_n = self.windows.targets_NS.ravel()[at_n]
-        return self.evaluation.opened(target_n[:, None] + np.arange(-length, 1))
+        return self.evaluation.with_bos_first(target_n[:, None] + np.arange(-length, 1))
 
-    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
+    def indices_from_starts(self, start_n: np.ndarray, length: int) -> np.ndarray:
         """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the
         file its last token is repeated.
         """
         last_token = len(self.windows.file.tokens) - 1
         index_nL = start_n[:, None] + np.arange(length + 1)
-        return self.evaluation.opened(np.minimum(index_nL, last_token))
+        return self.evaluation.with_bos_first(np.minimum(index_nL, last_token))
 
-    def contexts(self, length: int) -> np.ndarray:
+    def context_lengths(self, length: int) -> np.ndarray:
         """Tokens [N, S] before each target, if the extension gives each a text of its own."""
         raise NotImplementedError
 
@@ -365,19 +366,21 @@ class Protocol:
 
     def _score_blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [M]. Blocks of one context and size are read together."""
-        nll_M, correct_M = not_scored(context_NS.size)
-        last_B, size_B = self.blocks(context_NS)
+        nll_M, correct_M = unscored_arrays(context_NS.size)
+        last_B, size_B = self.target_blocks(context_NS)
         context_and_size_B2 = np.stack([context_NS.ravel()[last_B], size_B], axis=1)
         for context, size in np.unique(context_and_size_B2, axis=0).tolist():
             last_b = last_B[(context_and_size_B2 == (context, size)).all(axis=1)]
             target_bS = last_b[:, None] + np.arange(1 - size, 1)
             plan = self.evaluation.plan(context)
-            nll_bS, correct_bS = self.evaluation.score(plan, last_b, size, self.index)
+            nll_bS, correct_bS = self.evaluation.score_windows(
+                plan, last_b, size, self.indices_up_to_targets
+            )
             nll_M[target_bS] = nll_bS
             correct_M[target_bS] = correct_bS
         return nll_M, correct_M
 
-    def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def target_blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Blocks of consecutive targets that share a text: index of the last among all M targets,
         and number of targets, both [B].
 
@@ -386,7 +389,7 @@ class Protocol:
         block is as large as allowed. It lies in one window, and ends where the context shrinks: the
         shorter text of later targets would leave earlier ones less.
         """
-        size = self.block(self.evaluation.config, int(context_NS.max()))
+        size = self.block_size(self.evaluation.config, int(context_NS.max()))
         at_M = np.arange(context_NS.size)
         opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
         opens_NS[:, 0] = True
@@ -397,7 +400,7 @@ class Protocol:
         return first_B + size_B - 1, size_B
 
 
-def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
+def unscored_arrays(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
     """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes
     its row nan.
     """

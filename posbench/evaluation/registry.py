@@ -13,7 +13,7 @@ from posbench.config.peer_words import choice_meant
 from posbench.config.typed_args import class_named
 from posbench.evaluation.protocol import Protocol
 
-PROTOCOLS = "posbench.evaluation.protocols"
+PROTOCOLS_PACKAGE = "posbench.evaluation.protocols"
 
 
 def protocol(name: str) -> type[Protocol]:
@@ -37,14 +37,14 @@ def find_protocol(name: str) -> type[Protocol] | None:
     Raises ConfigError for a file of the user's that defines no such class.
     """
     if name in protocol_names():
-        return _protocol_class(f"{PROTOCOLS}.{name}")
-    return _protocol_class(name) if _is_of_user(name) else None
+        return _class_of_module(f"{PROTOCOLS_PACKAGE}.{name}")
+    return _class_of_module(name) if _is_of_user(name) else None
 
 
 @functools.cache
 def protocol_names() -> tuple[str, ...]:
     """Names of posbench's protocols."""
-    package = importlib.import_module(PROTOCOLS)
+    package = importlib.import_module(PROTOCOLS_PACKAGE)
     return tuple(module.name for module in pkgutil.iter_modules(package.__path__))
 
 
@@ -64,7 +64,7 @@ def _is_of_user(name: str) -> bool:
 
 
 @functools.cache
-def _protocol_class(module_name: str) -> type[Protocol]:
+def _class_of_module(module_name: str) -> type[Protocol]:
     """Class of a module, such as FixedTargets of fixed_targets. Raises ConfigError for another."""
     name = class_name(module_name.rpartition(".")[2])
     protocol_class = class_named(f"{module_name}.{name}")

@@ -37,10 +37,10 @@ LOSS_LOGITS = 2**22  # and so many in float32 for the loss
 class Scorer:
     """Model, text and settings of one evaluation.
 
-    `chooser` chooses the targets where another model than `model` does. `progress(n)` is called
-    after every n tokens that the model has read, with part=True while their batch is unfinished,
-    and spared=True where an earlier process read them. `partial` holds such batches; a copy has
-    none, since it reads with another model or method."""
+    `key_token_model` chooses the targets where another model than `model` does. `progress(n)` is
+    called after every n tokens that the model has read, with part=True while their batch is
+    unfinished, and spared=True where an earlier process read them. `partial` holds such batches; a
+    copy has none, since it reads with another model or method."""
 
     model: GPT
     corpus: Corpus
@@ -48,7 +48,7 @@ class Scorer:
     scale: ScaleAttention
     config: EvaluateConfig
     device: str
-    chooser: GPT | None = None
+    key_token_model: GPT | None = None
     progress: Callable[..., None] = lambda n, part=False: None
     partial: PartialEvaluation | None = field(default=None, init=False)
     peak: Peak | None = field(default=None, init=False)
@@ -65,7 +65,7 @@ class Scorer:
     def file(self) -> TokenFile | TaskSplit:
         return getattr(self.corpus, self.config.split)
 
-    def fed(self, length: int) -> int:
+    def fed_length(self, length: int) -> int:
         """Number of tokens fed at once in a text of `length`; fewer than that if the extension
         gives each target its own text.
         """
@@ -82,7 +82,7 @@ class Scorer:
             device=self.device,
         )
 
-    def opened(self, index_NL: np.ndarray) -> np.ndarray:
+    def with_bos_first(self, index_NL: np.ndarray) -> np.ndarray:
         """Replace, in place, the first token of each window by the BOS if the corpus has one, since
         windows begin so in training.
         """
@@ -90,32 +90,33 @@ class Scorer:
             index_NL[:, 0] = BOS
         return index_NL
 
-    def score(
+    def score_windows(
         self,
         plan: Plan,
         at_N: np.ndarray,
         n_rows: int,
-        index: Callable[[np.ndarray, int], np.ndarray],
+        token_indices: Callable[[np.ndarray, int], np.ndarray],
     ) -> tuple:
         """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from
         everything before it in its window.
 
-        `index(at_n, L)` returns the token indices [n, L + 1] of some of the windows: the L =
-        plan.length tokens fed, and the last target. Raises RunError for a loss that is nan. An
-        infinite loss is kept."""
+        `at_N` is what `token_indices` finds each window by. `token_indices(at_n, L)` returns the
+        indices [n, L + 1] of the tokens of some of the windows: the L = plan.length tokens fed, and
+        the last target. Raises RunError for a loss that is nan. An infinite loss is kept."""
 
         def text(at_n: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
-            index_NL = index(at_n, plan.length)
+            index_NL = token_indices(at_n, plan.length)
             ids_NL = self.file.tokens[index_NL].astype(np.int64)
             if self.corpus.bos is not None:
                 ids_NL[index_NL == BOS] = self.corpus.bos
             return ids_NL[:, :-1], ids_NL[:, -n_rows:], None
 
-        nll_NR, correct_NR = self.read(plan, at_N, n_rows, text)  # and no more without choices
+        # without choices there are no other arrays
+        nll_NR, correct_NR = self.score_texts(plan, at_N, n_rows, text)
         return nll_NR, correct_NR
 
     @torch.inference_mode()
-    def read(
+    def score_texts(
         self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
     ) -> tuple[np.ndarray, ...]:
         """nll and correctness [N, n_rows] of the targets of texts, and, with choices, the answer's
@@ -179,7 +180,7 @@ class Scorer:
         )
 
     @contextmanager
-    def measured(self) -> Iterator[dict]:
+    def seconds_and_memory(self) -> Iterator[dict]:
         """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done
         in it, and of what was done before.
         """

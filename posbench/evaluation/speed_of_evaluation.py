@@ -27,10 +27,10 @@ from posbench.position.instantiate import make
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
-TOKENS = 1024  # of the text that the layer reads
-ROWS = 1024  # that are scored
-ENTRIES = 8192  # of the vocabulary that they are compared with
-FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or two
+MEASURED_TOKENS = 1024  # of the text that the layer reads
+MEASURED_ROWS = 1024  # that are scored
+MEASURED_ENTRIES = 8192  # of the vocabulary that they are compared with
+MOST_FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or two
 LONG_SECONDS = 0.5  # of two calls, after which no third is made
 LONGER = 1.25  # text over training length from which a method's geometry beyond the window counts
 
@@ -47,7 +47,7 @@ class EvaluationSpeed:
         self.encoding = make_encoding(cfg)
         self.device = pick_device(cfg.device)
         # {geometry: seconds of a layer on one key head}
-        self.seconds_by_geometry: dict[tuple, float] = {}
+        self.seconds_by_time_key: dict[tuple, float] = {}
 
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
@@ -55,66 +55,68 @@ class EvaluationSpeed:
         methods = make(extension), make(scale, self.encoding.shape)
         layers, shorter_layers = (
             make_plan(self.encoding, *methods, length=length, device=self.device).layers
-            for length in (reading.tokens, self._shorter(reading.tokens))
+            for length in (reading.tokens, self._measured_length(reading.tokens))
         )
-        pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer
+        pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer  # in the mean
         # The time of a pair is measured on a shorter text, whose attention takes a second or two.
-        attention = pairs_per_layer * self._pair(shorter_layers) * config.kv_heads
+        attention = pairs_per_layer * self._seconds_per_pair(shorter_layers) * config.kv_heads
         n_layers = config.n_layer - 1 + reading.rows / reading.tokens
-        of_layers = n_layers * (reading.tokens * self.token + attention)
-        return reading.texts * (of_layers + reading.rows * self.row)
+        of_layers = n_layers * (reading.tokens * self.seconds_per_token + attention)
+        return reading.texts * (of_layers + reading.rows * self.seconds_per_row)
 
     @functools.cached_property
     def model(self) -> GPT:
         """One layer, and a head of some entries, as an evaluation runs them."""
         config = replace(self.config, n_layer=1)
-        model = GPT(config, self.encoding, min(ENTRIES, self.vocab_size)).to(self.device).eval()
+        entries = min(MEASURED_ENTRIES, self.vocab_size)
+        model = GPT(config, self.encoding, entries).to(self.device).eval()
         return rounded(model) if self.dtype == "bf16" else model
 
     @functools.cached_property
-    def token(self) -> float:
+    def seconds_per_token(self) -> float:
         """Seconds of one token in a layer, without its attention."""
         block = self.model.layers[0]
-        x_BTC = torch.randn(1, TOKENS, self.config.d_model, device=self.device)
-        layer = make_plan(self.encoding, length=TOKENS, device=self.device).layers[0]
-        of_block = self._time(lambda: block(x_BTC, layer))
+        x_BTC = torch.randn(1, MEASURED_TOKENS, self.config.d_model, device=self.device)
+        layer = make_plan(self.encoding, length=MEASURED_TOKENS, device=self.device).layers[0]
+        of_block = self._shortest_seconds(lambda: block(x_BTC, layer))
+        of_attention = self._attention_seconds(layer, self.config.kv_heads)
         # Above 0, since both times are measured and the difference of noise may be below.
-        return max(1e-9, of_block - self._attention(layer, self.config.kv_heads)) / TOKENS
+        return max(1e-9, of_block - of_attention) / MEASURED_TOKENS
 
     @functools.cached_property
-    def row(self) -> float:
+    def seconds_per_row(self) -> float:
         """Seconds of one scored row: the output head and its loss."""
         head = self.model.lm_head
-        x_RC = torch.randn(ROWS, self.config.d_model, device=self.device)
-        target_R = torch.zeros(ROWS, dtype=torch.long, device=self.device)
+        x_RC = torch.randn(MEASURED_ROWS, self.config.d_model, device=self.device)
+        target_R = torch.zeros(MEASURED_ROWS, dtype=torch.long, device=self.device)
 
         def read() -> torch.Tensor:
             # Scoring takes both, the loss and the likeliest token; their sum means nothing.
             logits_RV = head(x_RC).float()
             return F.cross_entropy(logits_RV, target_R, reduction="none") + logits_RV.argmax(-1)
 
-        # The measured head has ENTRIES of a larger vocabulary.
-        return self._time(read) / ROWS * self.vocab_size / head.out_features
+        # The measured head has MEASURED_ENTRIES of a larger vocabulary.
+        return self._shortest_seconds(read) / MEASURED_ROWS * self.vocab_size / head.out_features
 
-    def _pair(self, layers: tuple[LayerPlan, ...]) -> float:
+    def _seconds_per_pair(self, layers: tuple[LayerPlan, ...]) -> float:
         """Seconds of a pair of query and key on one key head."""
         seconds = 0.0
         for layer in layers:
-            geometry = _geometry(layer)
-            if geometry not in self.seconds_by_geometry:
-                self.seconds_by_geometry[geometry] = self._attention(layer, 1)
-            seconds += self.seconds_by_geometry[geometry]
+            geometry = _time_key(layer)
+            if geometry not in self.seconds_by_time_key:
+                self.seconds_by_time_key[geometry] = self._attention_seconds(layer, 1)
+            seconds += self.seconds_by_time_key[geometry]
         return seconds / sum(map(_pairs_read, layers))
 
-    def _shorter(self, length: int) -> int:
+    def _measured_length(self, length: int) -> int:
         """Length of the text at which attention is measured, in tokens."""
         shape = self.encoding.shape
         groups = self.config.n_head // self.config.kv_heads
         # 4 FLOP per channel and pair, half of the square.
-        affordable = (FLOP / (2 * groups * shape.head_dim)) ** 0.5
-        return min(length, max(TOKENS, int(min(affordable, LONGER * shape.train_len))))
+        affordable = (MOST_FLOP / (2 * groups * shape.head_dim)) ** 0.5
+        return min(length, max(MEASURED_TOKENS, int(min(affordable, LONGER * shape.train_len))))
 
-    def _attention(self, layer: LayerPlan, key_heads: int) -> float:
+    def _attention_seconds(self, layer: LayerPlan, key_heads: int) -> float:
         """Seconds of the attention of a layer with so many key heads."""
         length = len(layer.n_T)
         width = self.encoding.shape.head_dim
@@ -126,10 +128,10 @@ class EvaluationSpeed:
         x_BTC = torch.randn(1, length, self.config.d_model, device=self.device)
         if self.dtype == "bf16":
             v_BGTD = v_BGTD.bfloat16()
-        return self._time(lambda: attend(layer, x_BTC, q_BHTD, k_BGTD, v_BGTD))
+        return self._shortest_seconds(lambda: attend(layer, x_BTC, q_BHTD, k_BGTD, v_BGTD))
 
     @torch.inference_mode()
-    def _time(self, work: Callable[[], torch.Tensor]) -> float:
+    def _shortest_seconds(self, work: Callable[[], torch.Tensor]) -> float:
         """Seconds of the shortest of three calls, of long ones two: the first also prepares, and
         other work may stall any of them.
         """
@@ -149,7 +151,7 @@ def _pairs_read(layer: LayerPlan) -> int:
     return int(sum(band.width_T.sum() for band in layer.bands))
 
 
-def _geometry(layer: LayerPlan) -> tuple:
+def _time_key(layer: LayerPlan) -> tuple:
     """Key of layers that take the same time: the keys that each band reads, and whether a scale
     acts on single scores, adds a sink or weighs whole rows.
     """

@@ -39,7 +39,7 @@ class Windows:
         return self.targets_NS - np.asarray(self.file.starts)[self.document_N][:, None]
 
 
-def choose(
+def choose_windows(
     file: TokenFile,
     max_length: int,
     windows: int,
@@ -56,9 +56,9 @@ def choose(
     "project" each project that has places gets as many windows, and within it each place is equally
     likely. `documents` is a glob; only documents whose name matches have places. Raises ConfigError
     if no document is long enough or no name matches, and for one project alone."""
-    length_D = _lengths_of(file, documents)
-    room_D = np.maximum(length_D - max_length, 0)
-    if not room_D.any():
+    length_D = _matching_lengths(file, documents)
+    n_places_D = np.maximum(length_D - max_length, 0)
+    if not n_places_D.any():
         longest = int(length_D.max(initial=0))
         raise ConfigError(
             f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length}"
@@ -69,26 +69,29 @@ def choose(
     rng = np.random.default_rng(seed)
     if unit == "document":
         unit_D = np.arange(len(file.names))
-        document_N, within_N = _spread(room_D, windows, n_targets, rng)
+        document_N, within_N = _spread_over_places(n_places_D, windows, n_targets, rng)
     else:
-        unit_D = _projects(file)
-        projects = np.unique(unit_D[room_D > 0])
+        unit_D = _project_numbers(file)
+        projects = np.unique(unit_D[n_places_D > 0])
         if len(projects) == 1:
             raise ConfigError(
                 f"evaluate.unit={unit} takes intervals over projects, and all documents with"
                 f" {max_length + 1} tokens are of one"
-                f" ({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit"
-                " out, or choose a text of several, such as evaluate.text=projects."
+                f" ({file.names[int(np.argmax(n_places_D))].partition('/')[0]}): leave"
+                " evaluate.unit out, or choose a text of several, such as evaluate.text=projects."
             )
-        rooms = [np.where(unit_D == project, room_D, 0) for project in projects]
+        n_places_by_project = [np.where(unit_D == project, n_places_D, 0) for project in projects]
         count = windows // len(projects)
-        places = [_spread(room_of_project_D, count, n_targets, rng) for room_of_project_D in rooms]
+        places = [
+            _spread_over_places(n_places_of_project_D, count, n_targets, rng)
+            for n_places_of_project_D in n_places_by_project
+        ]
         document_N, within_N = (np.concatenate(arrays) for arrays in zip(*places, strict=True))
     last_N = np.asarray(file.starts)[document_N] + max_length + within_N
     return Windows(file, last_N, document_N, n_targets, unit_D)
 
 
-def _lengths_of(file: TokenFile, documents: str | None) -> np.ndarray:
+def _matching_lengths(file: TokenFile, documents: str | None) -> np.ndarray:
     """Tokens of each document, 0 where its name does not match the glob `documents`."""
     length_D = file.document_lengths()
     if documents is None:
@@ -102,23 +105,23 @@ def _lengths_of(file: TokenFile, documents: str | None) -> np.ndarray:
     return length_D
 
 
-def _projects(file: TokenFile) -> np.ndarray:
+def _project_numbers(file: TokenFile) -> np.ndarray:
     """Number of the project of each document, which is the first folder of its name."""
     folders = [name.partition("/")[0] for name in file.names]
     _, project_D = np.unique(folders, return_inverse=True)
     return project_D
 
 
-def _spread(
-    room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Generator
+def _spread_over_places(
+    n_places_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of a systematic sample of places, and the places within them; room_D: number of
+    """Documents of a systematic sample of places, and the places within them; n_places_D: number of
     places of each document.
     """
-    total = int(room_D.sum())
-    edge_D = np.cumsum(room_D)
+    total = int(n_places_D.sum())
+    edge_D = np.cumsum(n_places_D)
     count = max(1, min(windows, total // n_targets))
     # Equal steps over the places of all documents laid end to end, from a random beginning.
     place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)
     document_N = np.searchsorted(edge_D, place_N, side="right")
-    return document_N, place_N - (edge_D - room_D)[document_N]
+    return document_N, place_N - (edge_D - n_places_D)[document_N]

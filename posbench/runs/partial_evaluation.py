@@ -2,10 +2,11 @@
 after them.
 
 NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine
-as bytes, and of each batch of texts, under the digest of what was read, the arrays of Scorer.read
-(nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and `spent_DIGEST`, its seconds and the
-peak memory in MiB. A file of other code or another machine is not used, since a row names one of
-each. Short lengths have no such file, and the others none once their rows are written."""
+as bytes, and of each batch of texts, under the digest of what was read, the arrays of
+Scorer.score_texts (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and `spent_DIGEST`, its
+seconds and the peak memory in MiB. A file of other code or another machine is not used, since a row
+names one of each. Short lengths have no such file, and the others none once their rows are
+written."""
 
 import hashlib
 import json

@@ -163,7 +163,7 @@ def texts_read(
     """
     evaluator = protocol(name)
     readings = [
-        evaluator.reading(config, train_len, length, min(crop, length)) for length in lengths
+        evaluator.read_volume(config, train_len, length, min(crop, length)) for length in lengths
     ]
     # Equal volumes of one protocol are one text: lengths beyond the crop.
     return list(dict.fromkeys(readings))
@@ -180,7 +180,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
         # Tokens that the extension feeds of the longest text: fewer than it has where it crops.
         crop = fed_length(make(cell.extension), train_len, max(lengths))
         read = _lengths_read(job, cell, lengths) if evaluator.nested else lengths
-        texts = evaluator.reading_first(cell.evaluate, train_len)  # before the first length
+        texts = evaluator.read_volumes_first(cell.evaluate, train_len)  # before the first length
         texts = texts + texts_read(cell.protocol, cell.evaluate, train_len, crop, read)
         result.append(texts)
     return result

@@ -46,7 +46,7 @@ def cell_evaluation(
         return scorer
     run = Run(cell.evaluate.key_run["path"])
     chooser = load_model(run, trained_config(run), corpus.vocab_size, device)
-    return replace(scorer, chooser=chooser)
+    return replace(scorer, key_token_model=chooser)
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
@@ -57,9 +57,9 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
     total = 0
     flop = 0.0
     for evaluator, missing in zip(evaluators, lengths, strict=True):
-        first_tokens = evaluator.cost_first()
-        for text in evaluator.texts(missing):  # length of each text that is read
-            tokens = evaluator.cost(text) + first_tokens
+        first_tokens = evaluator.tokens_to_read_first()
+        for text in evaluator.lengths_by_text(missing):  # length of each text that is read
+            tokens = evaluator.tokens_to_read(text) + first_tokens
             first_tokens = 0  # read once, before the first length (key tokens of longppl)
             total += tokens
             flop += tokens * per_token(job, evaluator, text)
@@ -68,7 +68,7 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
 
 def per_token(job: Job, evaluator: Protocol, length: int) -> float:
     """FLOP per token that is read for one length, keys that an extension hides included."""
-    return model_size(job.config).per_token(evaluator.evaluation.fed(length))
+    return model_size(job.config).per_token(evaluator.evaluation.fed_length(length))
 
 
 class CellFile:
@@ -107,7 +107,8 @@ def evaluate(
     Texts of a long length are kept as they come, so that the same command goes on after them.
     """
     evaluation = evaluator.evaluation
-    passes = evaluator.texts(cell.missing())  # {length of the text: lengths measured by it}
+    # {length of a text that is read: lengths measured by it}
+    passes = evaluator.lengths_by_text(cell.missing())
     file = CellFile(cell.path)
     machine = provenance.machine(evaluation.device)
     circumstances = {"code": list(provenance.code()), "machine": machine}
@@ -143,9 +144,9 @@ def _measure(
     job: Job, evaluator: Protocol, cell: EvaluationCell, text: int, length: int, progress: Progress
 ) -> tuple[list[dict], dict]:
     """(values, arrays) of Protocol.run at a length, which is read from a text of `text` tokens."""
-    tokens = evaluator.cost_first()
+    tokens = evaluator.tokens_to_read_first()
     if text == length:  # shorter lengths take their losses from this same pass
-        tokens += evaluator.cost(text)
+        tokens += evaluator.tokens_to_read(text)
     end = progress.done + tokens
     each = per_token(job, evaluator, text)
     evaluator.evaluation.progress = functools.partial(
@@ -165,7 +166,7 @@ def _method(cell: EvaluationCell) -> str:
 
 def _shared_arrays(evaluator: Protocol, cell: EvaluationCell) -> dict:
     """Arrays of all lengths of a cell, with the units of its targets if they are no documents."""
-    shared = evaluator.shared()
+    shared = evaluator.shared_arrays()
     if cell.evaluate.unit == "document":
         return shared
     return {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}

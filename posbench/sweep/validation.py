@@ -148,7 +148,7 @@ def validation_texts(config: JobConfig) -> list[tuple[dict, ReadVolume]]:
         extension = make(node)
         for length in settings.lengths:
             fed = fed_length(extension, train.train_len, length)
-            texts.append((node, FixedTargets.reading(settings, train.train_len, length, fed)))
+            texts.append((node, FixedTargets.read_volume(settings, train.train_len, length, fed)))
     return texts
 
 

@@ -62,7 +62,7 @@ def windows_to_read(job: Job, evaluate: EvaluateConfig) -> TextToRead:
     corpus = fit_corpus(prepare(config.data, config.cache_dir, (evaluate.split,)), config)
     tokens = getattr(corpus, evaluate.split)
     try:
-        windows = protocol("fixed_targets").place(tokens, evaluate, config.train.train_len)
+        windows = protocol("fixed_targets").place_windows(tokens, evaluate, config.train.train_len)
     except ConfigError as error:
         raise ConfigError(
             f"target={evaluate.max_length} in the {evaluate.split} split of data={corpus.name}:"

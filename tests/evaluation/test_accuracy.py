@@ -19,7 +19,7 @@ from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
-from posbench.evaluation.protocols.accuracy import Accuracy, by_place
+from posbench.evaluation.protocols.accuracy import Accuracy, share_right_by_place
 from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
@@ -136,7 +136,7 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
         assert len(rows) == (
             2 * 2 - 1 if isinstance(task, Mqar) else 1
         )  # of one pair there is no choice
-    save_arrays(tmp_path / "a.npz", found.shared(), by_length)
+    save_arrays(tmp_path / "a.npz", found.shared_arrays(), by_length)
     loaded = load_arrays(tmp_path / "a.npz")
     assert all(
         np.array_equal(loaded[n][name], by_length[n][name])
@@ -207,10 +207,10 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     )
     assert (
         sum(read)
-        == found.cost(length)
+        == found.tokens_to_read(length)
         == 5 * length * (1 + n_rivals * (1 if name == "niah_multikey_1" else 4))
     )
-    reading = Accuracy.reading(config, 64, length, length)
+    reading = Accuracy.read_volume(config, 64, length, length)
     assert reading.texts * reading.tokens == sum(read)
 
 
@@ -220,7 +220,7 @@ def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():
     found.evaluation.progress = lambda n, part=False: read.append(n)
     assert (
         found.run(40)[1]["nll"].tolist() == other.run(40)[1]["nll"].tolist()
-        and sum(read) == found.cost(40) == 40 * 12
+        and sum(read) == found.tokens_to_read(40) == 40 * 12
     )
 
 
@@ -373,7 +373,7 @@ def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, wanted):
     """
     task = TaskSplit(Mqar(256, [8], filler=filler), "test")
     for length, share in zip((64, 1024), wanted, strict=True):
-        assert by_place(
+        assert share_right_by_place(
             task.draw(length, 400, [0], **task.parts(length)[0].arguments)
         ) == pytest.approx(share, abs=0.025)
     found = evaluator(Mqar(50, [1, 3], filler=filler), NoExtension())

@@ -40,7 +40,7 @@ def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, 
         check(found.model.encoding, found.extension, found.scale, LENGTHS, True)
     except ConfigError as refused:
         pytest.skip(str(refused))
-    texts = ByPosition(found).texts(LENGTHS)
+    texts = ByPosition(found).lengths_by_text(LENGTHS)
     assert sorted(length for inside in texts.values() for length in inside) == LENGTHS
     shared = ByPosition(found)
     for text, inside in texts.items():
@@ -56,7 +56,7 @@ def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, 
 def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
     found = evaluation(make(node("extension", name)))
     each = {length: [length] for length in LENGTHS}
-    assert ByPosition(found).texts(LENGTHS) == each
+    assert ByPosition(found).lengths_by_text(LENGTHS) == each
     one = ByPosition(found)
     long, short = one.score(64)[0], one.score(32)[0]
     assert not np.allclose(long[:, :32], short, atol=1e-3)  # it would have been wrong
@@ -82,7 +82,7 @@ def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_al
     found.scale = make(node("scale_attention", "none"), small_shape())
     found.progress = lambda n, part=False: told.append(n)
     one = ByPosition(found)
-    texts = one.texts(LENGTHS)
+    texts = one.lengths_by_text(LENGTHS)
     for length in texts[64]:
         rows, arrays = one.run(length)
         first = one.windows.last_N[1] - 64
@@ -98,9 +98,9 @@ def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_al
         assert sum(row["n_bytes"] for row in rows) == sum(
             int(n_bytes[s + 1 : s + 1 + length].sum()) for s in one.start_N
         )
-    assert sum(told) == one.cost(64) and set(texts) == {64}
+    assert sum(told) == one.tokens_to_read(64) and set(texts) == {64}
     assert (
-        one.shared()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]
+        one.shared_arrays()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]
     ).all()
 
 

@@ -14,12 +14,12 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
-from posbench.evaluation.protocol import mean_row, not_scored
-from posbench.evaluation.protocols.by_position import bins
+from posbench.evaluation.protocol import mean_row, unscored_arrays
+from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.registry import protocol
 from posbench.evaluation.scorer import Scorer
-from posbench.evaluation.windows import choose
+from posbench.evaluation.windows import choose_windows
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
@@ -135,7 +135,7 @@ def test_logits_of_a_large_vocabulary_are_made_a_few_rows_at_once(monkeypatch):
 
 def test_windows_stay_inside_documents_and_depend_on_max_length_alone():
     file = text([90, 20, 300, 65])
-    windows = choose(file, 64, 40, S, seed=0)
+    windows = choose_windows(file, 64, 40, S, seed=0)
     assert (np.diff(windows.last_N) >= S).all()  # no target twice
     for last, document in zip(windows.last_N, windows.document_N, strict=True):
         assert file.starts[document] <= last - 64 and last < file.starts[document + 1]
@@ -145,7 +145,7 @@ def test_windows_stay_inside_documents_and_depend_on_max_length_alone():
 
 def test_places_are_sampled_evenly_over_all_that_is_long_enough():
     file = text([1064, 3064])
-    document_N = choose(file, 64, 400, 1, seed=0).document_N
+    document_N = choose_windows(file, 64, 400, 1, seed=0).document_N
     assert np.bincount(document_N).tolist() == [100, 300]
 
 
@@ -154,13 +154,13 @@ def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
         text([300, 300, 300, 300]),
         names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"],
     )
-    assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
+    assert set(choose_windows(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
 
 
 def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
     names = ["a/one", "b/x/two", "a/three", "b/four", "c/five"]
     file = replace(text([300, 900, 500, 2000, 40]), names=names)  # c/five is too short
-    windows = choose(file, 64, 40, S, seed=0, unit="project")
+    windows = choose_windows(file, 64, 40, S, seed=0, unit="project")
     assert np.bincount(windows.unit_D[windows.document_N]).tolist() == [20, 20]
     assert windows.unit_D.tolist() == [0, 1, 0, 1, 2]
     for last, document in zip(windows.last_N, windows.document_N, strict=True):
@@ -169,14 +169,14 @@ def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
     assert (
         within[0] < within[2] and within[1] < within[3]
     )  # each place of a project is equally likely
-    assert choose(file, 64, 40, S, seed=0).unit_D.tolist() == [0, 1, 2, 3, 4]
+    assert choose_windows(file, 64, 40, S, seed=0).unit_D.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_an_interval_over_projects_is_that_of_their_sums():
     # The variance of a mean over clusters, by its textbook formula.
     names, rng = ["a/1", "b/1", "a/2", "b/2", "c/1"], np.random.default_rng(0)
     file = replace(text([300] * 5), names=names)
-    windows = choose(file, 64, 30, S, seed=0, unit="project")
+    windows = choose_windows(file, 64, 30, S, seed=0, unit="project")
     nll_NS = rng.normal(3, 1, (len(windows.last_N), S))
     row = mean_row(nll_NS, nll_NS > 3, windows.unit_D[windows.document_N], np.ones(1), "project")
     project = np.array([names[document][0] for document in windows.document_N])
@@ -220,7 +220,7 @@ def test_recompute_window_feeds_exactly_its_window_to_every_target():
 
 
 def test_bins_are_single_positions_then_four_per_doubling():
-    assert bins(64) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64]
+    assert bin_edges(64) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64]
 
 
 def test_the_largest_distance_is_the_extensions():
@@ -266,11 +266,12 @@ def test_a_block_gives_every_target_the_context_that_is_stated(bos):
 )
 def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
     one = made(name, floor_block=1)
-    context_NS = one.contexts(length)
-    nll_M, correct_M = not_scored(context_NS.size)
+    context_NS = one.context_lengths(length)
+    nll_M, correct_M = unscored_arrays(context_NS.size)
     for context in np.unique(context_NS):
         at = np.flatnonzero(context_NS == context)
-        nll, correct = one.evaluation.score(one.evaluation.plan(int(context)), at, 1, one.index)
+        plan = one.evaluation.plan(int(context))
+        nll, correct = one.evaluation.score_windows(plan, at, 1, one.indices_up_to_targets)
         nll_M[at], correct_M[at] = nll[:, 0], correct[:, 0]
     found_NS, correct_NS = one.score(length)
     assert np.array_equal(found_NS.ravel(), nll_M) and np.array_equal(correct_NS.ravel(), correct_M)
@@ -285,8 +286,8 @@ def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
 )
 def test_no_target_of_a_block_has_more_context_than_its_own_or_less_than_is_stated(name, length):
     one = made(name, floor_block=BLOCK)
-    context_M = one.contexts(length).ravel()
-    last_B, size_B = one.blocks(one.contexts(length))
+    context_M = one.context_lengths(length).ravel()
+    last_B, size_B = one.target_blocks(one.context_lengths(length))
     assert size_B.sum() == context_M.size and size_B.max() == BLOCK
     for last, size in zip(last_B, size_B, strict=True):
         at = np.arange(last - size + 1, last + 1)
@@ -302,7 +303,7 @@ def test_no_target_of_a_block_has_more_context_than_its_own_or_less_than_is_stat
 
 def test_a_block_is_at_most_an_eighth_of_the_window():
     config = made(floor_block=100).evaluation.config
-    assert [protocol("sliding").block(config, fed) for fed in (1, 8, TRAIN_LEN, 64, 8192)] == [
+    assert [protocol("sliding").block_size(config, fed) for fed in (1, 8, TRAIN_LEN, 64, 8192)] == [
         1,
         1,
         2,
@@ -317,8 +318,8 @@ def test_blocks_are_read_shared_and_progress_counts_them():
     one.evaluation.progress = lambda n, part=False: told.append(n)
     one.score(64)
     n_windows = len(one.windows.last_N)
-    assert sum(told) == one.cost(64) == n_windows * 3 * WINDOW
-    reading = one.reading(one.evaluation.config, TRAIN_LEN, 64, WINDOW)
+    assert sum(told) == one.tokens_to_read(64) == n_windows * 3 * WINDOW
+    reading = one.read_volume(one.evaluation.config, TRAIN_LEN, 64, WINDOW)
     assert (reading.texts, reading.tokens, reading.rows) == (
         one.evaluation.config.windows * 3,
         WINDOW,

@@ -113,7 +113,7 @@ def test_texts_without_room_for_the_windows_are_refused(typed, documents, said):
     name, config, values = settings(typed)
     file = replace(text(list(documents.values())), names=list(documents))
     with pytest.raises(ConfigError, match=said):
-        protocol(name).place(file, config, values["train"]["length"])
+        protocol(name).place_windows(file, config, values["train"]["length"])
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,9 @@ def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(str
         assert (context[16:] > 16 - stride).all() and context.max() <= 16
         np.testing.assert_allclose(nll, remembers(1000)(context), atol=1e-5)
     assert row["nll"] == pytest.approx(arrays["nll"].mean(), abs=1e-6)  # every token weighs alike
-    assert (
-        len({*(zip(evaluator.shared()["document"], evaluator.shared()["offset"], strict=True))})
-        == row["n_targets"]
-    )
+    shared = evaluator.shared_arrays()
+    tokens = {*zip(shared["document"], shared["offset"], strict=True)}
+    assert len(tokens) == row["n_targets"]
 
 
 def test_sliding_token_by_token_is_the_floor_on_the_same_targets():
@@ -148,11 +147,11 @@ def test_tiled_targets_read_every_token_of_the_stretches_as_fixed_targets_do():
         for name in ("tiled_targets", "sliding", "disjoint")
     )
     for name in ("document", "offset", "bytes"):
-        assert np.array_equal(tiled.shared()[name], disjoint.shared()[name])
-        assert np.array_equal(tiled.shared()[name], sliding.shared()[name])
+        assert np.array_equal(tiled.shared_arrays()[name], disjoint.shared_arrays()[name])
+        assert np.array_equal(tiled.shared_arrays()[name], sliding.shared_arrays()[name])
     for length in (16, 32, 64):
         loss = tiled.run(length)[1]["nll"]
-        place = tiled.shared()["offset"]  # tokens of the document before each target
+        place = tiled.shared_arrays()["offset"]  # tokens of the document before each target
         context = np.where(place >= length, length - 3 + np.arange(len(place)) % 4, 0)
         full = context > 0
         np.testing.assert_allclose(loss[full], remembers(1000)(context[full]), atol=1e-5)
@@ -181,12 +180,12 @@ def test_a_copier_finds_every_copy_and_its_control():
         assert row["accuracy"] == 1.0 and row["nll"] == pytest.approx(-math.log(0.9), abs=1e-6)
     assert (
         arrays["nll"].shape
-        == evaluator.shared()["document"].shape
-        == evaluator.shared()["control_nll"].shape
+        == evaluator.shared_arrays()["document"].shape
+        == evaluator.shared_arrays()["control_nll"].shape
     )
     assert np.array_equal(
-        protocol("fixed_targets")(evaluator.evaluation).shared()["offset"],
-        evaluator.shared()["offset"],
+        protocol("fixed_targets")(evaluator.evaluation).shared_arrays()["offset"],
+        evaluator.shared_arrays()["offset"],
     )
 
 
@@ -238,7 +237,7 @@ def test_a_model_without_order_loses_nothing_to_shuffling_and_one_with_order_doe
         fed_NL[:, 0], plain_NL[:, 0]
     )
     assert np.array_equal(np.sort(fed_NL), np.sort(plain_NL)) and (fed_NL != plain_NL).mean() > 0.8
-    assert np.array_equal(shuffled.shared()["offset"], ordered.shared()["offset"])
+    assert np.array_equal(shuffled.shared_arrays()["offset"], ordered.shared_arrays()["offset"])
 
 
 def test_the_texts_of_single_targets_are_shuffled_too():

@@ -62,7 +62,7 @@ def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
         assert row["n_targets"] == len(keys) and row["n_bytes"] == sum(
             int(TEXT.n_bytes[t]) for t in keys
         )
-    shared = made.shared()
+    shared = made.shared_arrays()
     assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys
     assert shared["key_short"] == pytest.approx([copied(t, 4) for t in keys], rel=1e-5)
     assert made.target_facts() == {
@@ -78,15 +78,16 @@ def test_the_reading_of_the_reference_arm_is_told_and_counted_once(block):
     made, n_windows = Longppl(given), len(Longppl(given).windows.last_N)
     short = 8  # targets, each read after 4 tokens: an eighth of these is no block
     first = n_windows * (8 // block * TRAIN_LEN + short * 4)
-    assert made.cost_first() == first and made.cost(TRAIN_LEN) == n_windows * TRAIN_LEN
-    reading = Longppl.reading_first(given.config, TRAIN_LEN)
+    assert made.tokens_to_read_first() == first
+    assert made.tokens_to_read(TRAIN_LEN) == n_windows * TRAIN_LEN
+    reading = Longppl.read_volumes_first(given.config, TRAIN_LEN)
     assert (
         sum(one.texts * one.tokens for one in reading) == given.config.windows * first / n_windows
     )
     made.run(TRAIN_LEN)
-    assert sum(told) == first + made.cost(TRAIN_LEN) and made.cost_first() == 0
+    assert sum(told) == first + made.tokens_to_read(TRAIN_LEN) and made.tokens_to_read_first() == 0
     made.run(64)
-    assert sum(told) == first + made.cost(TRAIN_LEN) + made.cost(64)
+    assert sum(told) == first + made.tokens_to_read(TRAIN_LEN) + made.tokens_to_read(64)
 
 
 def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_chooses():
@@ -96,7 +97,7 @@ def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_cho
         for each in (NoExtension(), Ntk(), RecomputeWindow())
     ]
     arrays = [made.run(64)[1] for made in found]
-    first, *others = (made.shared() for made in found)
+    first, *others = (made.shared_arrays() for made in found)
     for other in others:
         assert all(np.array_equal(first[name], other[name]) for name in first)
     assert not np.array_equal(arrays[0]["nll"], arrays[1]["nll"])
@@ -116,7 +117,7 @@ def test_another_model_chooses_with_its_own_training_length(train_len):
     noted = {"key_run": {"path": "there", "run_id": "x", "sha256": "0", "train_len": train_len}}
     given = replace(
         evaluation(small_model(Rope(small_shape())), TEXT, targets=8, **KEYS, **noted),
-        chooser=Copier(train_len),
+        key_token_model=Copier(train_len),
     )
     made = Longppl(given)
     targets = made.windows.targets_NS.ravel().tolist()
@@ -124,11 +125,11 @@ def test_another_model_chooses_with_its_own_training_length(train_len):
         t for t in targets if copied(t, 4) - copied(t, train_len) > 2 and copied(t, train_len) < 2
     ]
     first = len(made.windows.last_N) * 8 * (train_len + 4)
-    assert made.cost_first() == first and sum(
-        one.texts * one.tokens for one in Longppl.reading_first(given.config, TRAIN_LEN)
+    assert made.tokens_to_read_first() == first and sum(
+        one.texts * one.tokens for one in Longppl.read_volumes_first(given.config, TRAIN_LEN)
     ) == (given.config.windows * 8 * (train_len + 4))
     _, arrays = made.run(64)
-    shared = made.shared()
+    shared = made.shared_arrays()
     assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys and len(
         arrays["nll"]
     ) == len(keys)

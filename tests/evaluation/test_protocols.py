@@ -63,11 +63,11 @@ def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, b
     evaluator, by_length = protocol(name)(found), {}
     for length in (16, 24, 64):
         read.clear()
-        first = evaluator.cost_first()
+        first = evaluator.tokens_to_read_first()
         rows, by_length[length] = evaluator.run(length)
-        assert 0 <= sum(read) <= evaluator.cost(length) + first
-        if length == found.fed(length) and name not in AT_MOST:
-            assert sum(read) == evaluator.cost(length) + first
+        assert 0 <= sum(read) <= evaluator.tokens_to_read(length) + first
+        if length == found.fed_length(length) and name not in AT_MOST:
+            assert sum(read) == evaluator.tokens_to_read(length) + first
         for row in rows:
             assert {
                 "nll",
@@ -89,7 +89,7 @@ def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, b
                 row["accuracy"] == by_length[length]["correct"].mean()
                 and row["n_targets"] == by_length[length]["nll"].size
             )
-    save_arrays(tmp_path / "a.npz", evaluator.shared(), by_length)
+    save_arrays(tmp_path / "a.npz", evaluator.shared_arrays(), by_length)
     loaded = load_arrays(tmp_path / "a.npz")
     assert all(
         np.array_equal(loaded[length]["nll"], by_length[length]["nll"]) for length in by_length
@@ -123,7 +123,7 @@ def test_stretches_are_read_as_one_target_after_the_other_would_be(name, stride,
             found.file.starts[evaluator.windows.document_N[1]],
         )
         target = first + 1 + place
-        context = min(target - start, found.fed(24))
+        context = min(target - start, found.fed_length(24))
         # What lies behind a target is padding to it, and ReRoPE's rows do not depend on the length;
         # log-n counts the keys that are seen.
         assert nll_NS[1, place] == pytest.approx(naive(found, target, context), abs=1e-4), place
@@ -222,14 +222,14 @@ def test_the_default_stride_refuses_the_length_it_equals_before_any_training(tex
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_target_that_was_not_scored_makes_no_row(name, monkeypatch):
-    found, score = evaluation(stride=4, windows=18, **KEYS), Scorer.score
+    found, score = evaluation(stride=4, windows=18, **KEYS), Scorer.score_windows
 
     def one_lost(*given):
         nll, correct = score(*given)
         nll[0, 0] = np.nan
         return nll, correct
 
-    monkeypatch.setattr(Scorer, "score", one_lost)
+    monkeypatch.setattr(Scorer, "score_windows", one_lost)
     (row,) = [row for row in protocol(name)(found).run(64)[0] if math.isnan(row["nll"])]
     with pytest.raises(ValueError, match="targets that were not all scored"):
         make_row(**{**VALUES, **row})

@@ -9,7 +9,7 @@ import pytest
 from synthetic import Built, write_positions
 
 from posbench.common.errors import RunError
-from posbench.evaluation.protocols.by_position import bins
+from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.report.curves import stretch_ends
 from posbench.report.records import read_points
 from posbench.report.report import collect
@@ -66,13 +66,14 @@ def test_stretches_are_means_over_their_tokens_paired_with_no_extension_over_doc
 def test_bins_cover_each_position_once_and_stretches_are_made_of_whole_bins(paths, tmp_path):
     (curve,) = collect(paths, "t", "").sections
     plain = [point for point in curve if point.extension == "none"]
-    assert [point.length for point in plain] == bins(WINDOW) and sum(
+    assert [point.length for point in plain] == bin_edges(WINDOW) and sum(
         point.n_targets for point in plain
     ) == PLAIN.size
     for train_len, window in ((64, 1024), (100, 1000), (8192, 32768), (2048, 2000), (8192, 100)):
-        ends = stretch_ends(bins(window), train_len)
-        assert ends == sorted(set(ends)) and ends[-1] == window and set(ends) <= set(bins(window))
-    assert stretch_ends(bins(16384), 8192) == [2048, 4096, 8192, 11585, 16384]
+        ends = stretch_ends(bin_edges(window), train_len)
+        assert ends == sorted(set(ends)) and ends[-1] == window
+        assert set(ends) <= set(bin_edges(window))
+    assert stretch_ends(bin_edges(16384), 8192) == [2048, 4096, 8192, 11585, 16384]
 
 
 def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path):

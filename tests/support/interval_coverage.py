@@ -18,7 +18,7 @@ from posbench.statistics.crossed import ANOVA_FROM, Sums, estimate
 from posbench.statistics.verdict_rules import ALPHA
 
 # Windows in a document: number of such documents, of the headline's 512 windows
-# (posbench.evaluation.windows.choose).
+# (posbench.evaluation.windows.choose_windows).
 DOCUMENTS = {1: 185, 2: 55, 3: 35, 4: 4, 5: 5, 6: 3, 7: 1, 10: 1, 11: 1, 25: 1}
 TARGETS = 8  # in each window
 # Share of the squared standard error over five seeds that the variance between seeds shows. Of the

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 from blank_pictures import blank_pictures
 
-from posbench.evaluation.protocols.by_position import bins
+from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.report import write_report as folder
 from posbench.report.report import collect
 from posbench.runs.columns import DERIVED
@@ -224,7 +224,7 @@ def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **c
             "accuracy": 0.0,
         }
         for text in texts
-        for low, high in itertools.pairwise([0, *bins(text.shape[1])])
+        for low, high in itertools.pairwise([0, *bin_edges(text.shape[1])])
     ]
     written = [{**content["rows"][0], **value} for value in values]
     write_json(path, [derived(row) for row in written], content["config"])

@@ -330,15 +330,13 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
     for length in (16, 24, 64):
         if floor and name in ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script"):
             continue  # they read one text at once
-        fed = found.fed(length)
-        told = type(evaluator).reading(found.config, TRAIN_LEN, length, fed)
-        assert told.total_tokens == pytest.approx(evaluator.cost(length), rel=0.1)
-        first = sum(
-            one.texts * one.tokens for one in type(evaluator).reading_first(found.config, TRAIN_LEN)
-        )
-        assert first == pytest.approx(evaluator.cost_first(), rel=0.1) and bool(first) == (
-            name == "longppl"
-        )
+        fed = found.fed_length(length)
+        told = type(evaluator).read_volume(found.config, TRAIN_LEN, length, fed)
+        assert told.total_tokens == pytest.approx(evaluator.tokens_to_read(length), rel=0.1)
+        volumes = type(evaluator).read_volumes_first(found.config, TRAIN_LEN)
+        first = sum(volume.total_tokens for volume in volumes)
+        assert first == pytest.approx(evaluator.tokens_to_read_first(), rel=0.1)
+        assert bool(first) == (name == "longppl")
         if fed == length and name not in (
             "repeat",
             "longppl",

@@ -23,9 +23,9 @@ def test_work_is_that_of_the_tokens_at_their_lengths(name):
         evaluation(windows=18, lengths=[16, 64], key_gain=0.001, key_loss=20.0, key_context=4)
     )
     told = progress_of(JOB, [one], [[16, 64]])
-    texts, first = one.texts([16, 64]), one.cost_first()
-    assert told.total == sum(map(one.cost, texts)) + first
-    work = sum(one.cost(text) * per_token(JOB, one, text) for text in texts)
+    texts, first = one.lengths_by_text([16, 64]), one.tokens_to_read_first()
+    assert told.total == sum(map(one.tokens_to_read, texts)) + first
+    work = sum(one.tokens_to_read(text) * per_token(JOB, one, text) for text in texts)
     assert told.work == pytest.approx(work + first * per_token(JOB, one, min(texts)))
     assert per_token(JOB, one, 64) > per_token(JOB, one, 16) * 1.01
 

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Extension
     from posbench.position.plan import Plan
 
-ANSWER = 64  # tokens of an answer in words, for estimates of time
-FEW = 5  # texts of a part, below which the run says so
-ENOUGH = 20  # texts of a part that it then recommends
+ANSWER_TOKENS = 64  # tokens of an answer in words, for estimates of time
+FEW_TEXTS = 5  # texts of a part, below which the run says so
+ENOUGH_TEXTS = 20  # texts of a part that it then recommends
 
 
 class Answers(NamedTuple):
@@ -86,22 +86,22 @@ class Accuracy(Protocol):
         self.questions = questions(evaluation.corpus, evaluation.config)
         # Those of any length, so that further lengths leave the texts as they are.
         self.n_parts = len(self.questions.parts(sys.maxsize))
-        if self.count < FEW:
-            _say_once(self._few_texts())
+        if self.count < FEW_TEXTS:
+            _print_once(self._note_on_few_texts())
 
-    def _few_texts(self) -> str:
+    def _note_on_few_texts(self) -> str:
         """Note on a number of texts that says little of each part (depth, number of pairs)."""
         config = self.evaluation.config
         tasks = [task["name"] for task in config.tasks or ()]
         return (
             f"{' '.join(['accuracy', *tasks])}: evaluate.windows={config.windows} for"
             f" {self.n_parts} parts is {self.count} of each at every length, which is few:"
-            f" evaluate.windows={ENOUGH * self.n_parts} asks {ENOUGH} of each"
+            f" evaluate.windows={ENOUGH_TEXTS * self.n_parts} asks {ENOUGH_TEXTS} of each"
         )
 
     @classmethod
     def lengths(cls, evaluate: EvaluateConfig, train_len: int) -> list[int]:
-        if min(evaluate.lengths) <= train_len or not has_room(evaluate, train_len):
+        if min(evaluate.lengths) <= train_len or not has_room_for_question(evaluate, train_len):
             return evaluate.lengths
         return [train_len, *evaluate.lengths]
 
@@ -126,7 +126,7 @@ class Accuracy(Protocol):
             # Drawing a text of the first part says what the task needs.
             source.draw(length, 1, [config.seed], **source.parts(length)[0].arguments)
             if config.tasks:
-                source.check_depths(length, FEW, [config.seed, length])
+                source.check_depths(length, FEW_TEXTS, [config.seed, length])
 
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
@@ -138,7 +138,7 @@ class Accuracy(Protocol):
             source.check_room(length, 1, [config.seed], **source.parts(length)[0].arguments)
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -151,7 +151,7 @@ class Accuracy(Protocol):
         if not config.tasks:  # of a task that is the data, any token may be an answer
             return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows)
         texts = n_windows * texts_per_question(config)
-        return ReadVolume(texts, tokens=length, rows=min(length, ANSWER), losses=n_windows)
+        return ReadVolume(texts, tokens=length, rows=min(length, ANSWER_TOKENS), losses=n_windows)
 
     @property
     def count(self) -> int:
@@ -167,9 +167,9 @@ class Accuracy(Protocol):
         rows = []
         columns = []  # {name: array [count, columns of the row]} of each row
         for label, parts in self._scored_parts(length).items():
-            for row, answers in _rows_of(label, parts):
+            for row, answers in _rows_with_answers(label, parts):
                 rows.append({**row, "max_distance": max_distance})
-                columns.append(self._columns(row, answers))
+                columns.append(self._arrays_of_row(row, answers))
         arrays = {
             name: np.concatenate([of_row[name] for of_row in columns], axis=1)
             for name in columns[0]
@@ -183,17 +183,17 @@ class Accuracy(Protocol):
         scored: dict[str, list[ScoredPart]] = {}
         for index, part in enumerate(self.questions.parts(length)):
             seed = [self.evaluation.config.seed, length, index]
-            with self.evaluation.measured() as spent:
+            with self.evaluation.seconds_and_memory() as spent:
                 examples = self.questions.draw(length, self.count, seed, **part.arguments)
                 if examples.depth_N is not None:
-                    self.depths[str(part.depth)] = _range_of(examples.depth_N)
+                    self.depths[str(part.depth)] = _least_mean_largest(examples.depth_N)
                 if examples.choices_NK is not None:
-                    self.guesses[part.task] = _guesses(examples)
+                    self.guesses[part.task] = _shares_right_by_guess(examples)
                 for label, answers in self.answers(part.task, examples).items():
                     scored.setdefault(label, []).append(ScoredPart(part.depth, answers, spent))
         return scored
 
-    def _columns(self, row: dict, answers: Answers) -> dict[str, np.ndarray]:
+    def _arrays_of_row(self, row: dict, answers: Answers) -> dict[str, np.ndarray]:
         """Arrays [count, columns] of a row. Texts of all depths stand side by side, as many columns
         for each as for one.
         """
@@ -224,11 +224,11 @@ class Accuracy(Protocol):
             return examples.inputs_NT[at_n], target_NR[at_n], choice_nK
 
         plan = self.evaluation.plan(len(is_target_T))
-        scores = self.evaluation.read(plan, np.arange(len(target_NR)), n_rows, text)
+        scores = self.evaluation.score_texts(plan, np.arange(len(target_NR)), n_rows, text)
         nll_NR, correct_NR, *of_choices = scores  # rank and nll among choices, if there are any
-        nll_NA = summed(answer_NR, nll_NR)
-        correct_NA = summed(answer_NR, ~correct_NR) == 0  # no token of the answer is wrong
-        of_choices = [summed(answer_NR, values_NR) for values_NR in of_choices]
+        nll_NA = sums_by_answer(answer_NR, nll_NR)
+        correct_NA = sums_by_answer(answer_NR, ~correct_NR) == 0  # no token of the answer is wrong
+        of_choices = [sums_by_answer(answer_NR, values_NR) for values_NR in of_choices]
         if examples.rival_NAKR is not None:
             of_choices = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
         if not of_choices:
@@ -252,33 +252,33 @@ class Accuracy(Protocol):
             inputs_mT, targets_mT = texts_with_rivals(examples, place_M3[at_m])
             return inputs_mT, targets_mT[:, -n_rows:], None
 
-        nll_MR, _ = self.evaluation.read(plan, np.arange(len(place_M3)), n_rows, text)
+        nll_MR, _ = self.evaluation.score_texts(plan, np.arange(len(place_M3)), n_rows, text)
         nll_NAK = np.full(exists_NAK.shape, np.inf)
         nll_NAK[exists_NAK] = nll_MR.sum(axis=1, dtype=np.float64)
         return nll_NAK
 
-    def shared(self) -> dict[str, np.ndarray]:
+    def shared_arrays(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all
         methods are paired.
         """
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
 
 
-def _rows_of(label: str, parts: list[ScoredPart]) -> Iterator[tuple[dict, Answers]]:
+def _rows_with_answers(label: str, parts: list[ScoredPart]) -> Iterator[tuple[dict, Answers]]:
     """Rows with their answers: one of all parts, then one of each depth."""
     seconds = sum(part.spent["seconds"] for part in parts)
     peak_mib = max(part.spent["peak_mib"] for part in parts)
     all_answers = Answers(
         *(np.concatenate(arrays) for arrays in zip(*(part.answers for part in parts), strict=True))
     )
-    yield _row(label, None, all_answers, seconds, peak_mib), all_answers
+    yield _accuracy_row(label, None, all_answers, seconds, peak_mib), all_answers
     for part in parts:
         if part.depth is not None:
-            row = _row(label, part.depth, part.answers, seconds / len(parts), peak_mib)
+            row = _accuracy_row(label, part.depth, part.answers, seconds / len(parts), peak_mib)
             yield row, part.answers
 
 
-def _row(
+def _accuracy_row(
     label: str, depth: float | None, answers: Answers, seconds: float, peak_mib: float
 ) -> dict:
     text_N = np.arange(len(answers.nll_NA))  # texts are independent of each other
@@ -286,16 +286,16 @@ def _row(
     return {**means, "task": label, "depth": depth, "seconds": seconds, "peak_mib": peak_mib}
 
 
-def _range_of(depth_N: np.ndarray) -> list[float]:
+def _least_mean_largest(depth_N: np.ndarray) -> list[float]:
     """Least, mean and largest depth, rounded."""
     return [round(float(depth), 3) for depth in (depth_N.min(), depth_N.mean(), depth_N.max())]
 
 
-def _guesses(examples: Examples) -> dict[str, float]:
+def _shares_right_by_guess(examples: Examples) -> dict[str, float]:
     """{guess: share of the answers that it gets right}."""
     choices_N = (examples.choices_NK >= 0).sum(axis=1)
     return {
-        "by place": round(by_place(examples), 4),
+        "by place": round(share_right_by_place(examples), 4),
         "by value": round(float((1 / choices_N).mean()), 4),
     }
 
@@ -326,7 +326,7 @@ def word_questions(
     )
 
 
-def has_room(config: EvaluateConfig, length: int) -> bool:
+def has_room_for_question(config: EvaluateConfig, length: int) -> bool:
     """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes
     more tokens, and none is known yet.
     """
@@ -350,7 +350,7 @@ def texts_per_question(config: EvaluateConfig) -> int:
     return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ())
 
 
-def by_place(examples: Examples) -> float:
+def share_right_by_place(examples: Examples) -> float:
     """Share of the answers that stand behind the latest earlier place of the token that asks: what
     copying from there gets right.
     """
@@ -363,11 +363,11 @@ def by_place(examples: Examples) -> float:
 
 
 @functools.cache
-def _say_once(line: str) -> None:
+def _print_once(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:
+def sums_by_answer(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:
     """Sums [N, A] of the values of the rows of each answer."""
     total_NA = np.zeros((len(answer_NR), answer_NR.max() + 1))
     row_Q, column_Q = np.nonzero(answer_NR >= 0)

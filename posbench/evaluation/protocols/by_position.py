@@ -44,10 +44,10 @@ class ByPosition(Protocol):
     def __init__(self, evaluation: "Scorer"):
         super().__init__(evaluation)
         # The latest text that was read: its plan, losses and correctness.
-        self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None
+        self.latest_reading: tuple[Plan, np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -72,10 +72,13 @@ class ByPosition(Protocol):
         from posbench.position.effect import same_prefix
 
         plan = self.evaluation.plan(length)
-        latest_plan = None if self.read is None else self.read[0]
+        latest_plan = None if self.latest_reading is None else self.latest_reading[0]
         if latest_plan is None or not same_prefix(latest_plan, plan):
-            self.read = (plan, *self.evaluation.score(plan, self.start_N, length, self.window))
-        _, nll_NT, correct_NT = self.read
+            nll_NT, correct_NT = self.evaluation.score_windows(
+                plan, self.start_N, length, self.indices_from_starts
+            )
+            self.latest_reading = (plan, nll_NT, correct_NT)
+        _, nll_NT, correct_NT = self.latest_reading
         return nll_NT[:, :length], correct_NT[:, :length]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
@@ -85,13 +88,14 @@ class ByPosition(Protocol):
         bytes_NT = np.asarray(windows.file.n_bytes)[target_NT]
         rows = []
         low = 0
-        for high in bins(length):
+        for high in bin_edges(length):
             nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NT))
-            rows.append({"position": high, **self.mean(nll, correct, windows.document_N, n_bytes)})
+            means = self.mean_columns(nll, correct, windows.document_N, n_bytes)
+            rows.append({"position": high, **means})
             low = high
         return rows
 
-    def shared(self) -> dict[str, np.ndarray]:
+    def shared_arrays(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the document of each window, and the position of its
         first target there.
         """
@@ -102,10 +106,10 @@ class ByPosition(Protocol):
         }
 
 
-def bins(length: int) -> list[int]:
+def bin_edges(length: int) -> list[int]:
     """Upper edges of the bins: 1..8, then four per doubling, then `length`.
 
-    >>> bins(20)
+    >>> bin_edges(20)
     [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 20]
     """
     doublings = 40  # beyond any length

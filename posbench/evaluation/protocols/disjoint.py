@@ -23,5 +23,5 @@ from posbench.evaluation.every_token import EveryTokenProtocol, Spans
 class Disjoint(EveryTokenProtocol):
     """One row for each length."""
 
-    def window_bounds(self, length: int) -> Spans:
-        return self.advancing(length, length)
+    def window_spans(self, length: int) -> Spans:
+        return self.spans_at_stride(length, length)

@@ -33,13 +33,16 @@ class FixedTargets(Protocol):
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation = self.evaluation
-        if evaluation.fed(length) < length:
-            return self.score_separately(self.contexts(length))
+        gives_each_target_a_text = evaluation.fed_length(length) < length  # the extension does
+        if gives_each_target_a_text:
+            return self.score_separately(self.context_lengths(length))
         n_targets = self.windows.n_targets
         last_N = np.arange(1, len(self.windows.last_N) + 1) * n_targets - 1  # among all targets
-        return evaluation.score(evaluation.plan(length), last_N, n_targets, self.index)
+        plan = evaluation.plan(length)
+        return evaluation.score_windows(plan, last_N, n_targets, self.indices_up_to_targets)
 
-    def contexts(self, length: int) -> np.ndarray:
+    def context_lengths(self, length: int) -> np.ndarray:
+        """Tokens [N, S] before each target, at most as many as are fed."""
         full_S = length - np.arange(self.windows.n_targets - 1, -1, -1)
-        context_S = np.minimum(full_S, self.evaluation.fed(length))
+        context_S = np.minimum(full_S, self.evaluation.fed_length(length))
         return np.broadcast_to(context_S, self.windows.targets_NS.shape)

@@ -30,8 +30,8 @@ from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.yarn_script import YarnScript
 from posbench.evaluation.windows import BOS, Windows
 
-E = 2.71828  # as the script writes e
-BATCH = 32  # windows of a batch of the script
+E_OF_SCRIPT = 2.71828  # as the script writes e
+WINDOWS_PER_BATCH = 32  # windows of a batch of the script
 
 
 class LcegScript(YarnScript):
@@ -41,9 +41,9 @@ class LcegScript(YarnScript):
     unscored_start = 0
 
     @classmethod
-    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+    def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """Choose the stretches of the text. Raises ConfigError too if one window alone fits it."""
-        windows = super().place(file, config, train_len)
+        windows = super().place_windows(file, config, train_len)
         size = len(windows.last_N) * (windows.n_targets + 1)
         if size - max(config.lengths) <= config.stride:
             raise ConfigError(
@@ -54,7 +54,7 @@ class LcegScript(YarnScript):
         return windows
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -64,49 +64,54 @@ class LcegScript(YarnScript):
     ) -> ReadVolume:
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        texts = len(_starts(n_windows * config.max_length, length, config.stride))
+        texts = len(_window_starts(n_windows * config.max_length, length, config.stride))
         # The last row of a window is computed, but predicts a token beyond it.
         return ReadVolume(texts, tokens=length, rows=length, losses=texts * (length - 1))
 
     @property
-    def text_M(self) -> np.ndarray:
-        """Token indices of the one text, each document opened."""
-        size = self.windows.n_targets + 1
-        return self.evaluation.opened(self.windows.last_N[:, None] - np.arange(size)[::-1]).ravel()
+    def token_index_M(self) -> np.ndarray:
+        """Token indices of the one text, each document with the BOS first, if there is one."""
+        size = self.windows.n_targets + 1  # tokens of a document
+        index_NT = self.windows.last_N[:, None] - np.arange(size)[::-1]
+        return self.evaluation.with_bos_first(index_NT).ravel()
 
-    def starts(self, length: int) -> np.ndarray:
+    def window_starts(self, length: int) -> np.ndarray:
         """Index in the text where each window starts: [W]."""
         size = len(self.windows.last_N) * (self.windows.n_targets + 1)
-        return _starts(size, length, self.evaluation.config.stride)
+        return _window_starts(size, length, self.evaluation.config.stride)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [W, L - 1]."""
-        text_M = self.text_M
+        token_index_M = self.token_index_M
 
-        def index(start_n: np.ndarray, length: int) -> np.ndarray:
-            return text_M[start_n[:, None] + np.arange(length + 1)]
+        def indices_from_starts(start_n: np.ndarray, length: int) -> np.ndarray:
+            return token_index_M[start_n[:, None] + np.arange(length + 1)]
 
         plan = self.evaluation.plan(length)
-        nll_WL, correct_WL = self.evaluation.score(plan, self.starts(length), length, index)
+        start_W = self.window_starts(length)
+        nll_WL, correct_WL = self.evaluation.score_windows(
+            plan, start_W, length, indices_from_starts
+        )
         # The last row predicts the token after the window, which the script never scores.
         return nll_WL[:, :-1].astype(np.float32), correct_WL[:, :-1]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         windows = self.windows
-        start_W = self.starts(length)
+        start_W = self.window_starts(length)
         # The script takes the mean over batches, so a window of a smaller last one weighs more.
-        batch_W = np.arange(len(start_W)) // BATCH
+        batch_W = np.arange(len(start_W)) // WINDOWS_PER_BATCH
         weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
-        # exp(loss ln E) is E ** loss, the perplexity of the script.
-        loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E)
-        text_M = self.text_M
-        bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])
-        before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
-        bytes_W = before_M[start_W + length] - before_M[start_W + 1]
+        # exp(loss ln E_OF_SCRIPT) is E ** loss, the perplexity of the script.
+        loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E_OF_SCRIPT)
+        token_index_M = self.token_index_M
+        bytes_M = np.where(token_index_M == BOS, 0, np.asarray(windows.file.n_bytes)[token_index_M])
+        bytes_before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
+        # of all tokens of a window but the first, which nothing predicts
+        bytes_W = bytes_before_M[start_W + length] - bytes_before_M[start_W + 1]
         document_W = windows.document_N[start_W // (windows.n_targets + 1)]
-        return [self.mean((weight_W * loss_W)[:, None], correct_NS, document_W, bytes_W)]
+        return [self.mean_columns((weight_W * loss_W)[:, None], correct_NS, document_W, bytes_W)]
 
 
-def _starts(size: int, length: int, stride: int) -> np.ndarray:
+def _window_starts(size: int, length: int, stride: int) -> np.ndarray:
     """First token of each window [W] in a text of `size` tokens. The last window is dropped."""
     return np.arange(0, size - length, stride)[:-1]

@@ -95,21 +95,21 @@ class Longppl(FixedTargets):
             )
 
     @classmethod
-    def reading_first(
+    def read_volumes_first(
         cls, config: "EvaluateConfig", train_len: int, n_windows: int | None = None
     ) -> list[ReadVolume]:
         long = _long_context(config.key_run, train_len)
         # Of this length each target has a text of its own, as in the floor.
         beyond = config.max_length + 1
         contexts = (long, config.key_context)
-        return [cls.reading(config, long, beyond, context, n_windows) for context in contexts]
+        return [cls.read_volume(config, long, beyond, context, n_windows) for context in contexts]
 
-    def cost_first(self) -> int:
+    def tokens_to_read_first(self) -> int:
         if self._key_tokens is not None:
             return 0
         config = self.evaluation.config
         n_windows = len(self.windows.last_N)
-        volumes = self.reading_first(config, self.evaluation.train_len, n_windows)
+        volumes = self.read_volumes_first(config, self.evaluation.train_len, n_windows)
         return sum(volume.total_tokens for volume in volumes)
 
     def key_tokens(self) -> KeyTokens:
@@ -151,14 +151,14 @@ class Longppl(FixedTargets):
         return nll_NS[is_key_NS][:, None], correct_NS[is_key_NS][:, None]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
-        shared = self.shared()
+        shared = self.shared_arrays()
         nll_M1 = nll_NS.astype(np.float64)
-        return [self.mean(nll_M1, correct_NS, shared["document"], shared["bytes"])]
+        return [self.mean_columns(nll_M1, correct_NS, shared["document"], shared["bytes"])]
 
-    def shared(self) -> dict[str, np.ndarray]:
+    def shared_arrays(self) -> dict[str, np.ndarray]:
         """Arrays [M] that all lengths share."""
         long_NS, short_NS, is_key_NS = self.key_tokens()
-        of_targets = super().shared()
+        of_targets = super().shared_arrays()
         arrays = {name: array[is_key_NS.ravel()] for name, array in of_targets.items()}
         return {**arrays, "key_long": long_NS[is_key_NS], "key_short": short_NS[is_key_NS]}
 
@@ -179,7 +179,7 @@ def _reference_arm(evaluation: "Scorer") -> "Scorer":
     from posbench.extensions.none import NoExtension
     from posbench.scale_attention.none import NoScale
 
-    model = evaluation.chooser or evaluation.model
+    model = evaluation.key_token_model or evaluation.model
     scale = NoScale(model.encoding.shape)
     return replace(evaluation, model=model, extension=NoExtension(), scale=scale)
 

@@ -67,7 +67,7 @@ class Repeat(FixedTargets):
             )
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: "EvaluateConfig",
         train_len: int,
@@ -75,20 +75,22 @@ class Repeat(FixedTargets):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
-        volume = super().reading(config, train_len, length, fed, n_windows)
+        volume = super().read_volume(config, train_len, length, fed, n_windows)
         if length == train_len:  # where the control is read too
             return replace(volume, texts=2 * volume.texts, losses=2 * volume.losses)
         return volume
 
-    def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
-        if length <= self.period:
-            return super().index(at_n, length)
+    def indices_up_to_targets(self, at_n: np.ndarray, length: int) -> np.ndarray:
+        """Token indices as in `Protocol.indices_up_to_targets`. A text that is longer than the
+        period repeats the last `period` tokens of the window.
+        """
+        if length <= self.period:  # nothing is repeated
+            return super().indices_up_to_targets(at_n, length)
         n_targets = self.windows.n_targets
         last_n = self.windows.last_N[at_n // n_targets]
         back_n = n_targets - 1 - at_n % n_targets  # tokens from a target to its window's last
         back_nL = back_n[:, None] + np.arange(length, -1, -1)
-        # The last `period` tokens of the window over and over, back to the beginning of the text.
-        return self.evaluation.opened(last_n[:, None] - back_nL % self.period)
+        return self.evaluation.with_bos_first(last_n[:, None] - back_nL % self.period)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         rows, arrays = super().run(length)
@@ -104,8 +106,8 @@ class Repeat(FixedTargets):
         rows, arrays = FixedTargets.run(Repeat(self.evaluation, train_len // 2), train_len)
         return [{**row, "task": "control"} for row in rows], arrays
 
-    def shared(self) -> dict[str, np.ndarray]:
-        arrays = super().shared()
+    def shared_arrays(self) -> dict[str, np.ndarray]:
+        arrays = super().shared_arrays()
         for name, array in self.control[1].items():
             arrays[f"control_{name}"] = array
         return arrays

@@ -23,18 +23,20 @@ class ShuffledPrefix(FixedTargets):
 
     also_scores = ("fixed_targets",)
 
-    def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices as in `Protocol.index`, those before the targets in a random order. The
-        first one stays, which may be the BOS.
+    def indices_up_to_targets(self, at_n: np.ndarray, length: int) -> np.ndarray:
+        """Token indices [n, length + 1] as in `Protocol.indices_up_to_targets`, those before the
+        targets of the window in a random order. The first stays, which may be the BOS.
         """
-        index_nL = super().index(at_n, length)
+        index_nL = super().indices_up_to_targets(at_n, length)
         n_targets = self.windows.n_targets
         seed = self.evaluation.config.seed
         for row_L, at in zip(index_nL, at_n, strict=True):
-            # A whole window ends with its last target and keeps S tokens. A target's own text keeps
-            # the tokens that it would keep there.
-            moved = slice(1, max(1, length - int(at % n_targets) - 1))
-            window = int(self.windows.last_N[at // n_targets])
-            random = np.random.default_rng([seed, window, length])
-            row_L[moved] = random.permutation(row_L[moved])
+            # A row of length + 1 tokens ends with a target, and the targets before it in its window
+            # keep their places as it does, and so does the token that predicts the first of them.
+            n_earlier_targets = int(at % n_targets)
+            end_of_shuffled = max(1, length - n_earlier_targets - 1)
+            shuffled = slice(1, end_of_shuffled)
+            last_of_window = int(self.windows.last_N[at // n_targets])
+            random = np.random.default_rng([seed, last_of_window, length])
+            row_L[shuffled] = random.permutation(row_L[shuffled])
         return index_nL

@@ -23,5 +23,5 @@ class Sliding(EveryTokenProtocol):
     uses = EveryTokenProtocol.uses | {"stride"}
     floor = "sliding"
 
-    def window_bounds(self, length: int) -> Spans:
-        return self.advancing(length, self.evaluation.config.stride)
+    def window_spans(self, length: int) -> Spans:
+        return self.spans_at_stride(length, self.evaluation.config.stride)

@@ -25,8 +25,8 @@ class TiledTargets(EveryTokenProtocol):
     floor = "tiled_targets"
 
     @classmethod
-    def advance(cls, config: EvaluateConfig, length: int) -> int:
+    def window_stride(cls, config: EvaluateConfig, length: int) -> int:
         return config.targets
 
-    def window_bounds(self, length: int) -> Spans:
-        return self.advancing(length, self.evaluation.config.targets)
+    def window_spans(self, length: int) -> Spans:
+        return self.spans_at_stride(length, self.evaluation.config.targets)

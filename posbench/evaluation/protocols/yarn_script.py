@@ -40,14 +40,14 @@ class YarnScript(EveryTokenProtocol):
     replacement = "sliding"
 
     @classmethod
-    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        stretches = super().place(file, config, train_len)
+    def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        stretches = super().place_windows(file, config, train_len)
         # A document of max_length tokens, its first (or the BOS) included: so many fit one window
         # of L = max_length.
         return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,
@@ -58,12 +58,12 @@ class YarnScript(EveryTokenProtocol):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         step = config.stride or length
-        texts = n_windows * len(_starts(config.max_length, length, step))
+        texts = n_windows * len(_window_starts(config.max_length, length, step))
         # Of each stretch of max_length tokens the first is never predicted.
         n_losses = n_windows * (config.max_length - 1)
         return ReadVolume(texts, tokens=length, rows=step, losses=n_losses)
 
-    def window_bounds(self, length: int) -> Spans:
+    def window_spans(self, length: int) -> Spans:
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
         scored_K = np.concatenate([[0], end_K[:-1]])  # tokens that the windows before have scored
@@ -74,7 +74,7 @@ class YarnScript(EveryTokenProtocol):
         spans = (np.broadcast_to(part, start_NK.shape) for part in (start_NK, low_K, high_K))
         return Spans(*(part.ravel() for part in spans))
 
-    def weights(self, length: int) -> np.ndarray:
+    def target_weights(self, length: int) -> np.ndarray:
         _, end_K = self._windows(length)
         new_K = np.diff(end_K, prepend=1)  # targets that each window scores
         return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
@@ -84,14 +84,14 @@ class YarnScript(EveryTokenProtocol):
         document.
         """
         size = self.windows.n_targets + 1
-        start_K = _starts(size, length, self.evaluation.config.stride or length)
+        start_K = _window_starts(size, length, self.evaluation.config.stride or length)
         return start_K, np.minimum(start_K + length, size)
 
-    def shared(self) -> dict[str, np.ndarray]:
+    def shared_arrays(self) -> dict[str, np.ndarray]:
         """Arrays [N]: the documents, and the position of the first target in each."""
         return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}
 
 
-def _starts(size: int, length: int, stride: int) -> np.ndarray:
+def _window_starts(size: int, length: int, stride: int) -> np.ndarray:
     """First token of each window [K] of a document of `size` tokens."""
     return stride * np.arange(1 + -(-(size - length) // stride))

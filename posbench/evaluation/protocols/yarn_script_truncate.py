@@ -26,7 +26,7 @@ class YarnScriptTruncate(YarnScript):
     replacement = "disjoint"
 
     @classmethod
-    def reading(
+    def read_volume(
         cls,
         config: EvaluateConfig,
         train_len: int,

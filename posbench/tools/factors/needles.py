@@ -87,5 +87,5 @@ def needle_loss(evaluation: "Scorer", examples: Examples) -> float:
         return examples.inputs_NT[at_n], target_NR[at_n], None
 
     plan = evaluation.plan(length)
-    nll_NR, _ = evaluation.read(plan, np.arange(n_texts), length - first, text)
+    nll_NR, _ = evaluation.score_texts(plan, np.arange(n_texts), length - first, text)
     return float(nll_NR[target_NR != IGNORED].mean(dtype="float64"))
