@@ -94,9 +94,9 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no
     evaluation or all are damaged.
     """
-    from posbench.report.frame import read
+    from posbench.report.frame import read_frame
 
-    return read(paths, what)
+    return read_frame(paths, what)
 
 
 def compare(
@@ -130,8 +130,8 @@ def compare(
     """
     import pandas
 
-    from posbench.report.comparison_request import Request, comparisons
-    from posbench.report.comparison_tables import check_unit, rows_of
+    from posbench.report.comparison_request import Request, requested_comparisons
+    from posbench.report.comparison_tables import check_unit, csv_rows
     from posbench.report.comparison_words import NATS, Scale
     from posbench.report.frame import read_report
 
@@ -143,11 +143,11 @@ def compare(
         by=by,
         correction=correction,
     ).completed()
-    made = comparisons({"": read_report(paths)}, request)
+    made = requested_comparisons({"": read_report(paths)}, request)
     check_unit(unit, made)
     rows = []
     for comparison in made:
-        rows += rows_of([comparison], Scale(unit or NATS, comparison.measure))
+        rows += csv_rows([comparison], Scale(unit or NATS, comparison.measure))
     return pandas.DataFrame(rows)
 
 

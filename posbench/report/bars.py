@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-WIDTH = 48  # characters of a row of bars
-HEIGHT = 3  # lines of a row of bars
-COUNTS = (48, 24, 16, 12)  # numbers of bars, the finest first
-TOKENS = 1000  # losses that the mean of a bar needs
-EIGHTHS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
-PLAIN = " .:|"
-NAME = 12  # characters
+ROW_WIDTH = 48  # characters of a row of bars
+ROW_HEIGHT = 3  # lines of a row of bars
+BAR_COUNTS = (48, 24, 16, 12)  # numbers of bars, the finest first
+LEAST_LOSSES_OF_BAR = 1000  # losses that the mean of a bar needs
+EIGHTH_BLOCKS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+PLAIN_BLOCKS = " .:|"
+NAME_WIDTH = 12  # characters
 
 
-def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EIGHTHS) -> str:
+def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EIGHTH_BLOCKS) -> str:
     """Picture of {method: losses [N, T] after each number of tokens}; a bar is the mean over its
     positions.
 
@@ -25,7 +25,7 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
     """
     n_texts, length = next(iter(losses.values())).shape
     bins = np.array_split(np.arange(length), _number_of_bars(n_texts, length))
-    bar_width = max(1, WIDTH // len(bins))
+    bar_width = max(1, ROW_WIDTH // len(bins))
     means = {
         name: np.array([loss_NT[:, positions].mean() for positions in bins])
         for name, loss_NT in losses.items()
@@ -37,21 +37,21 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
         share = (mean - low) / max(high - low, 1e-9)
         # A loss that is not finite has the highest bar.
         share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0, 1)
-        rows = _bars(share, blocks, bar_width)
-        names = [""] * (HEIGHT - 1) + [name]  # beside the lowest of its lines
-        notes = _notes(losses[name], train_len)
+        rows = _lines_of_row(share, blocks, bar_width)
+        names = [""] * (ROW_HEIGHT - 1) + [name]  # beside the lowest of its lines
+        notes = _texts_beside_row(losses[name], train_len)
         for name_column, row, note in zip(names, rows, notes, strict=True):
-            lines.append(f"{name_column:{NAME}} {row}  {note}".rstrip())
+            lines.append(f"{name_column:{NAME_WIDTH}} {row}  {note}".rstrip())
     last_positions = [int(positions[-1]) + 1 for positions in bins]
-    return "\n".join([*lines, _axis(last_positions, train_len, bar_width)])
+    return "\n".join([*lines, _axis_line(last_positions, train_len, bar_width)])
 
 
 def _number_of_bars(n_texts: int, length: int) -> int:
     """Bars of which each has enough losses, and at least one position."""
-    for count in COUNTS:
-        if n_texts * length >= count * TOKENS:
+    for count in BAR_COUNTS:
+        if n_texts * length >= count * LEAST_LOSSES_OF_BAR:
             return min(length, count)
-    return min(length, COUNTS[-1])
+    return min(length, BAR_COUNTS[-1])
 
 
 def _finite_range(columns: Iterable[np.ndarray]) -> tuple[float, float]:
@@ -60,18 +60,18 @@ def _finite_range(columns: Iterable[np.ndarray]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
 
 
-def _bars(share: np.ndarray, blocks: str, bar_width: int) -> list[str]:
+def _lines_of_row(share: np.ndarray, blocks: str, bar_width: int) -> list[str]:
     """Lines of a row of bars, from the top, whose heights are shares of it from 0 to 1."""
     full = len(blocks) - 1
-    steps = 1 + np.round(share * (HEIGHT * full - 1)).astype(int)  # even the lowest is seen
+    steps = 1 + np.round(share * (ROW_HEIGHT * full - 1)).astype(int)  # even the lowest is seen
     lines = []
-    for line in reversed(range(HEIGHT)):
+    for line in reversed(range(ROW_HEIGHT)):
         cells = np.clip(steps - line * full, 0, full)
         lines.append("".join(bar_width * blocks[cell] for cell in cells))
     return lines
 
 
-def _notes(loss_NT: np.ndarray, train_len: int) -> list[str]:
+def _texts_beside_row(loss_NT: np.ndarray, train_len: int) -> list[str]:
     """Text beside each line of a row of bars: its mean loss inside the window and beyond."""
     length = loss_NT.shape[1]
     inside = f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}"
@@ -79,7 +79,7 @@ def _notes(loss_NT: np.ndarray, train_len: int) -> list[str]:
     return ["", inside, beyond]
 
 
-def _axis(last_positions: list[int], train_len: int, bar_width: int) -> str:
+def _axis_line(last_positions: list[int], train_len: int, bar_width: int) -> str:
     """The first and the last position below the bars, and the training length where it lies."""
     width = bar_width * len(last_positions)
     length = last_positions[-1]
@@ -94,4 +94,4 @@ def _axis(last_positions: list[int], train_len: int, bar_width: int) -> str:
     axis = list(f"{1:<{width}}")
     for end, text in labels.items():
         axis[max(0, end - len(text)) : end] = text
-    return f"{'':{NAME}} {''.join(axis)}"
+    return f"{'':{NAME_WIDTH}} {''.join(axis)}"

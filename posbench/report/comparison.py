@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from posbench.common.errors import RunError
 from posbench.report.records import CurvePoint, Score
-from posbench.report.references import Paired, Seed, compare, pooled
+from posbench.report.references import Paired, Seed, paired_difference, sums_of_both
 from posbench.statistics.crossed import Estimate
 from posbench.statistics.over_seeds import SeedValue, over_seeds
 from posbench.statistics.verdict_rules import ALPHA, holm
@@ -28,7 +28,7 @@ CORRECTIONS = ("holm", "none")
 # verdicts on a line
 BEST = "best"
 REFERENCE = "compared with"
-UNTOLD = "not told apart"
+NOT_TOLD_APART = "not told apart"
 WORSE = "worse"
 BETTER = "better"
 NO_INTERVAL = "no interval"
@@ -40,7 +40,7 @@ NO_BASE = "the loss that is subtracted was not measured on the same targets"
 ONE_SEED = "one seed, without sums over documents"
 ONE_DOCUMENT = "a single document or example, also in a stratum"
 # columns of a record for a line whose seeds are unknown
-COLUMNS = {LOSS: "nll", RISE: "difference", CHANGE: "change", ACCURACY: "accuracy"}
+COLUMN_OF_MEASURE = {LOSS: "nll", RISE: "difference", CHANGE: "change", ACCURACY: "accuracy"}
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Line:
 
     @property
     def gate(self) -> str:
-        """State of the gate, as in `gate_of`."""
-        return gate_of(self.record)
+        """State of the gate, as in `gate_state`."""
+        return gate_state(self.record)
 
 
 def seeds_of(record: CurvePoint | Score) -> Sequence[Seed]:
@@ -68,7 +68,7 @@ def seeds_of(record: CurvePoint | Score) -> Sequence[Seed]:
     return getattr(record, "learners", None) or record.seeds or ()
 
 
-def gate_of(record: CurvePoint | Score) -> str:
+def gate_state(record: CurvePoint | Score) -> str:
     """State of the gate: passed, failed, or "" if G is unknown; of a task whether it was learned.
 
     A line passes if every training demonstrably gains from the second half of its window."""
@@ -137,7 +137,7 @@ class Comparison:
         return next(row for row in self.lines if row.line.name == row.against)
 
 
-def line_name(record: CurvePoint | Score) -> str:
+def name_of_line(record: CurvePoint | Score) -> str:
     """Name of a line, without the parts that do nothing: "rope", "rope|yarn", "rope|none|log_n"."""
     parts = [record.encoding, record.extension, record.scale_attention]
     while len(parts) > 1 and parts[-1] == "none":
@@ -159,7 +159,7 @@ def compare_lines(
     The best is the best of those whose seeds are known, if there is one. Raises RunError if fewer
     than two lines have the measure, or `against` has not.
     """
-    measured, values, common, absent = _measured(lines, measure, length)
+    measured, values, common, absent = _ranked_by_mean(lines, measure, length)
     names = [line.name for line in measured]
     if against is not None and against not in names:
         raise RunError(
@@ -178,13 +178,13 @@ def compare_lines(
         rows.append(row)
     n_corrected = sum(row.p is not None for row in rows)
     if correction == "holm":
-        rows = _corrected(rows)
+        rows = _with_holm_p(rows)
     reference_verdict = BEST if against is None else REFERENCE
-    judged = [_judged(row, measure == ACCURACY, reference_verdict) for row in rows]
+    judged = [_with_verdict(row, measure == ACCURACY, reference_verdict) for row in rows]
     return Comparison(section, length, measure, correction, judged, common, n_corrected, absent)
 
 
-def compare_each(
+def compare_all_pairs(
     section: SectionName,
     length: int,
     lines: Sequence[Line],
@@ -212,7 +212,7 @@ def compare_each(
         for row in table.lines:
             pair = (row.line.name, row.against)
             p = corrected.get(pair, corrected.get(pair[::-1]))  # whichever is the reference
-            rows.append(_judged(replace(row, p_corrected=p), measure == ACCURACY, REFERENCE))
+            rows.append(_with_verdict(replace(row, p_corrected=p), measure == ACCURACY, REFERENCE))
         result.append(replace(table, lines=rows, correction=correction, n_corrected=len(pairs)))
     return result
 
@@ -228,57 +228,59 @@ class Measured(NamedTuple):
     absent: tuple[str, ...]
 
 
-def _measured(lines: Sequence[Line], measure: str, length: int) -> Measured:
+def _ranked_by_mean(lines: Sequence[Line], measure: str, length: int) -> Measured:
     """Lines ranked by their means over the seeds that all have, or else each over its own."""
-    with_value = [line for line in lines if _mean(line, line.seeds, measure) is not None]
+    with_value = [line for line in lines if _mean_over_seeds(line, line.seeds, measure) is not None]
     if len(with_value) < 2:
         raise RunError(
             f"measure={measure} is known of fewer than two of these lines at length {length}:"
             " choose another measure, other lines or another length."
         )
-    common = _common_seeds(with_value)
-    values = {line.name: _mean(line, common or line.seeds, measure) for line in with_value}
+    common = _seeds_of_all(with_value)
+    values = {
+        line.name: _mean_over_seeds(line, common or line.seeds, measure) for line in with_value
+    }
     absent = tuple(line.name for line in lines if line not in with_value)
     ranked = sorted(with_value, key=lambda line: values[line.name], reverse=measure == ACCURACY)
     return Measured(ranked, values, common, absent)
 
 
-def _common_seeds(lines: Iterable[Line]) -> tuple[int, ...]:
+def _seeds_of_all(lines: Iterable[Line]) -> tuple[int, ...]:
     seed_sets = [set(line.seeds) for line in lines if line.seeds]
     return tuple(sorted(set.intersection(*seed_sets))) if seed_sets else ()
 
 
-def _mean(line: Line, seeds: Iterable[int], measure: str) -> float | None:
+def _mean_over_seeds(line: Line, seeds: Iterable[int], measure: str) -> float | None:
     """Mean of a line over seeds; None if one of them has no finite value."""
-    values = [VALUES[measure](line.seeds[seed]) for seed in seeds if seed in line.seeds]
+    values = [VALUE_OF_SEED[measure](line.seeds[seed]) for seed in seeds if seed in line.seeds]
     if not line.seeds:  # of a CSV that states the mean alone
-        values = [getattr(line.record, COLUMNS[measure], None)]
+        values = [getattr(line.record, COLUMN_OF_MEASURE[measure], None)]
     if not values or any(value is None or not math.isfinite(value) for value in values):
         return None
     return sum(values) / len(values)
 
 
-def _loss(seed: Seed) -> float | None:
+def _seed_loss(seed: Seed) -> float | None:
     return seed.row["nll"]
 
 
-def _rise(seed: Seed) -> float | None:
+def _seed_rise(seed: Seed) -> float | None:
     return None if seed.against_floor is None else seed.against_floor.difference
 
 
-def _change(seed: Seed) -> float | None:
+def _seed_change(seed: Seed) -> float | None:
     return None if seed.against_plain is None else seed.against_plain.difference
 
 
-def _accuracy(seed: Seed) -> float | None:
+def _seed_accuracy(seed: Seed) -> float | None:
     return seed.row["accuracy"]
 
 
-VALUES: dict[str, Callable[[Seed], float | None]] = {
-    LOSS: _loss,
-    RISE: _rise,
-    CHANGE: _change,
-    ACCURACY: _accuracy,
+VALUE_OF_SEED: dict[str, Callable[[Seed], float | None]] = {
+    LOSS: _seed_loss,
+    RISE: _seed_rise,
+    CHANGE: _seed_change,
+    ACCURACY: _seed_accuracy,
 }
 
 
@@ -286,7 +288,7 @@ def _with_difference(
     row: Compared, reference: Line, reference_value: float, measure: str
 ) -> Compared:
     """`row` with its difference to the reference, or the reason why there is none."""
-    unpaired = replace(row, difference=_without_interval(row.value - reference_value))
+    unpaired = replace(row, difference=_estimate_without_interval(row.value - reference_value))
     if not row.line.seeds or not reference.seeds:
         return replace(unpaired, reason=ONLY_MEANS)
     shared = sorted(set(row.line.seeds) & set(reference.seeds))
@@ -294,7 +296,7 @@ def _with_difference(
         return replace(unpaired, reason=NO_SHARED_SEED)
     differences = {}
     for seed in shared:
-        difference = DIFFERENCES[measure](row.line.seeds[seed], reference.seeds[seed])
+        difference = DIFFERENCE_OF_SEEDS[measure](row.line.seeds[seed], reference.seeds[seed])
         if difference is not None:
             differences[seed] = difference
     if not differences:
@@ -307,13 +309,13 @@ def _with_difference(
     return replace(row, p=p, p_corrected=p)
 
 
-def _without_interval(value: float) -> Estimate:
+def _estimate_without_interval(value: float) -> Estimate:
     return Estimate(value, math.nan, 1, (), n_documents=0, n_targets=0)
 
 
 def _loss_difference(seed: Seed, other: Seed) -> SeedValue | None:
     try:
-        paired = compare(seed.evaluation, seed.row, other.evaluation, other.row)
+        paired = paired_difference(seed.evaluation, seed.row, other.evaluation, other.row)
     except RunError:  # they scored different targets
         return None
     if paired is None:
@@ -322,14 +324,14 @@ def _loss_difference(seed: Seed, other: Seed) -> SeedValue | None:
 
 
 def _rise_difference(seed: Seed, other: Seed) -> SeedValue | None:
-    return _difference_of(seed.against_floor, other.against_floor)
+    return _difference_of_differences(seed.against_floor, other.against_floor)
 
 
 def _change_difference(seed: Seed, other: Seed) -> SeedValue | None:
-    return _difference_of(seed.against_plain, other.against_plain)
+    return _difference_of_differences(seed.against_plain, other.against_plain)
 
 
-def _difference_of(paired: Paired | None, other: Paired | None) -> SeedValue | None:
+def _difference_of_differences(paired: Paired | None, other: Paired | None) -> SeedValue | None:
     """Difference of two differences, each on its own targets."""
     if paired is None or other is None:
         return None
@@ -345,7 +347,7 @@ def _accuracy_difference(seed: Seed, other: Seed) -> SeedValue | None:
     if accuracy is None or other_accuracy is None:
         return None
     try:
-        both = pooled(seed.evaluation, seed.row, other.evaluation, other.row, "correct")
+        both = sums_of_both(seed.evaluation, seed.row, other.evaluation, other.row, "correct")
     except RunError:  # they were asked different questions
         return None
     terms = None
@@ -355,7 +357,7 @@ def _accuracy_difference(seed: Seed, other: Seed) -> SeedValue | None:
     return SeedValue(accuracy - other_accuracy, terms)
 
 
-DIFFERENCES: dict[str, Callable[[Seed, Seed], SeedValue | None]] = {
+DIFFERENCE_OF_SEEDS: dict[str, Callable[[Seed, Seed], SeedValue | None]] = {
     LOSS: _loss_difference,
     RISE: _rise_difference,
     CHANGE: _change_difference,
@@ -363,7 +365,7 @@ DIFFERENCES: dict[str, Callable[[Seed, Seed], SeedValue | None]] = {
 }
 
 
-def _corrected(rows: list[Compared]) -> list[Compared]:
+def _with_holm_p(rows: list[Compared]) -> list[Compared]:
     """Rows with Holm's p for the number of differences to the reference."""
     with_p = [index for index, row in enumerate(rows) if row.p is not None]
     corrected = list(rows)
@@ -372,13 +374,13 @@ def _corrected(rows: list[Compared]) -> list[Compared]:
     return corrected
 
 
-def _judged(row: Compared, higher_is_better: bool, reference_verdict: str) -> Compared:
+def _with_verdict(row: Compared, higher_is_better: bool, reference_verdict: str) -> Compared:
     """`row` with its verdict; the row that all are compared with has `reference_verdict`."""
     if row.line.name == row.against:
         return replace(row, verdict=reference_verdict)
     if row.p_corrected is None:
         return replace(row, verdict=NO_INTERVAL)
     if row.p_corrected >= ALPHA:
-        return replace(row, verdict=UNTOLD)
+        return replace(row, verdict=NOT_TOLD_APART)
     is_better = (row.difference.value > 0) == higher_is_better
     return replace(row, verdict=BETTER if is_better else WORSE)

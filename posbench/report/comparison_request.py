@@ -14,18 +14,18 @@ from posbench.report.comparison import (
     Comparison,
     Line,
     SectionName,
-    compare_each,
+    compare_all_pairs,
     compare_lines,
-    line_name,
+    name_of_line,
 )
 from posbench.report.records import grouped
 from posbench.report.report import Report
 
-BY = ("length", "train_len", "data")
+BY_CHOICES = ("length", "train_len", "data")
 EACH = "each"  # value of against=: each line with each other one
 MOST_LISTED = 20  # names in an error
 MOST_COMPARABLE = 6  # lines of a section that an error says can be compared
-MOST_EACH = 30  # lines of a table of each with each
+MOST_LINES_OF_EACH = 30  # lines of a table of each with each
 BETWEEN_WORDS = re.compile(r"[|\s+]+")
 
 Lengths = dict[int, list[Line]]  # {length: lines}
@@ -43,12 +43,12 @@ class Request:
     length: str | None = None  # "8x" or "512"; None for the longest, or for all with `by` length
     against: str | None = None  # a line, EACH, or None for the best
     measure: str | None = None  # of MEASURES; None: losses, of a task its accuracy
-    by: str | None = None  # of BY
+    by: str | None = None  # of BY_CHOICES
     correction: str = "holm"
 
     def __post_init__(self) -> None:
         _check_choice("measure", self.measure, MEASURES)
-        _check_choice("by", self.by, BY)
+        _check_choice("by", self.by, BY_CHOICES)
         _check_choice("correction", self.correction, CORRECTIONS)
         if self.length is not None:
             token_length(self.length, 1)
@@ -75,7 +75,7 @@ def _check_choice(key: str, value: str | None, choices: Sequence[str]) -> None:
         raise ConfigError(f"{key}={value} must be one of {', '.join(choices)}{near}.")
 
 
-def lines_of(reports: Mapping[str, Report]) -> Sections:
+def lines_by_section(reports: Mapping[str, Report]) -> Sections:
     """{section: {length: its lines}} of reports. Several reports give their names to the lines."""
     sections: Sections = {}
     for report_name, report in reports.items():
@@ -86,7 +86,7 @@ def lines_of(reports: Mapping[str, Report]) -> Sections:
             is_part_of_task = getattr(record, "depth", None) is not None
             if is_bin or is_part_of_task:
                 continue
-            name = line_name(record)
+            name = name_of_line(record)
             if len(reports) > 1:
                 name = f"{report_name}: {name}"
             section = SectionName(*record.section, getattr(record, "task", None))
@@ -95,13 +95,13 @@ def lines_of(reports: Mapping[str, Report]) -> Sections:
     return sections
 
 
-def comparisons(reports: Mapping[str, Report], request: Request) -> list[Comparison]:
+def requested_comparisons(reports: Mapping[str, Report], request: Request) -> list[Comparison]:
     """Comparisons that a request asks for, of each section apart.
 
     Raises ConfigError for lines and lengths that the reports do not have, and where nothing can be
     compared.
     """
-    sections = lines_of(reports)
+    sections = lines_by_section(reports)
     if not sections:
         by_position = any(report.sections for report in reports.values())
         others = "; posbench explore compares losses by position" if by_position else ""
@@ -109,21 +109,23 @@ def comparisons(reports: Mapping[str, Report], request: Request) -> list[Compari
             "There is nothing to compare, since these results hold no losses by length and no"
             f" answers to tasks: evaluate at several lengths{others}."
         )
-    chosen = _chosen(sections, request)
+    chosen = _sections_of_named_lines(sections, request)
     result = []
     errors = []
     for section, lengths in chosen.items():
-        for length in _lengths(section, lengths, request):
+        for length in _lengths_to_compare(section, lengths, request):
             try:
-                result += _at_length(section, lengths, length, request)
+                result += _comparisons_at(section, lengths, length, request)
             except RunError as error:
                 errors.append(str(error))
     if not result:
-        raise ConfigError(errors[0] if errors else _nothing(sections, chosen, request))
+        raise ConfigError(
+            errors[0] if errors else _why_nothing_is_compared(sections, chosen, request)
+        )
     return result
 
 
-def _at_length(
+def _comparisons_at(
     section: SectionName, lengths: Lengths, length: int, request: Request
 ) -> list[Comparison]:
     """Comparisons of a section at a length. Raises RunError if two lines do not have the measure
@@ -132,19 +134,19 @@ def _at_length(
     lines = lengths[length]
     measure = request.measure or (ACCURACY if section.task else LOSS)
     if request.against == EACH:
-        if len(lines) > MOST_EACH:
+        if len(lines) > MOST_LINES_OF_EACH:
             raise ConfigError(
-                f"against={EACH} compares at most {MOST_EACH} lines with each other, and there are"
-                f" {len(lines)}: name some of them."
+                f"against={EACH} compares at most {MOST_LINES_OF_EACH} lines with each other, and"
+                f" there are {len(lines)}: name some of them."
             )
-        compared = compare_each(section, length, lines, measure, request.correction)
+        compared = compare_all_pairs(section, length, lines, measure, request.correction)
     else:
-        names = _names(lengths)
+        names = _line_names(lengths)
         against = _reference_name(request.against, names)
         if request.against is not None and against is None:
             return []  # a section without that line
         compared = [compare_lines(section, length, lines, measure, against, request.correction)]
-    elsewhere = [name for name in _names(lengths) if name not in {line.name for line in lines}]
+    elsewhere = [name for name in _line_names(lengths) if name not in {line.name for line in lines}]
     return [replace(comparison, absent=(*comparison.absent, *elsewhere)) for comparison in compared]
 
 
@@ -152,7 +154,7 @@ def _reference_name(name: str | None, names: Sequence[str]) -> str | None:
     """The one of `names` that a name stands for, None for none. Raises ConfigError for several."""
     if name is None:
         return None
-    matches = named(name, names)
+    matches = matching_names(name, names)
     if len(matches) > 1:
         raise ConfigError(
             f"{name} names {len(matches)} lines, and all are compared with one: choose against="
@@ -161,16 +163,18 @@ def _reference_name(name: str | None, names: Sequence[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _chosen(sections: Sections, request: Request) -> Sections:
+def _sections_of_named_lines(sections: Sections, request: Request) -> Sections:
     """Sections with the lines that are named, in the order of the names.
 
     Raises ConfigError for a name that no section has, and for a single line.
     """
     reference = None if request.against == EACH else request.against
-    every = list(dict.fromkeys(name for lengths in sections.values() for name in _names(lengths)))
+    every = list(
+        dict.fromkeys(name for lengths in sections.values() for name in _line_names(lengths))
+    )
     names: dict[str, None] = {}  # of the lines to compare
     for name in dict.fromkeys((*request.lines, *([reference] if reference else []))):
-        matches = named(name, every)
+        matches = matching_names(name, every)
         if not matches:
             raise ConfigError(
                 f"{name} is no line of these results{did_you_mean(name, every)}: choose from"
@@ -193,36 +197,36 @@ def _chosen(sections: Sections, request: Request) -> Sections:
     return {section: lengths for section, lengths in chosen.items() if lengths}
 
 
-def _names(lengths: Lengths) -> list[str]:
+def _line_names(lengths: Lengths) -> list[str]:
     return list(dict.fromkeys(line.name for lines in lengths.values() for line in lines))
 
 
-def named(name: str, names: Iterable[str]) -> list[str]:
+def matching_names(name: str, names: Iterable[str]) -> list[str]:
     """Those of the names of lines that a name stands for: with "|", " + " or spaces between its
     parts, with or without the source in front, and without the settings that tell lines apart
     where no line has that name itself.
 
-    >>> named("rope yarn", ["rope", "rope|yarn"])
+    >>> matching_names("rope yarn", ["rope", "rope|yarn"])
     ['rope|yarn']
-    >>> named("rope", ["rope steps=500", "rope steps=900", "rope steps=500|pi"])
+    >>> matching_names("rope", ["rope steps=500", "rope steps=900", "rope steps=500|pi"])
     ['rope steps=500', 'rope steps=900']
     """
     names = list(names)
     exact = [other for other in names if other == name]
-    words = _words(name)
-    exact = exact or [other for other in names if _words(other) == words]
+    words = _words_of_name(name)
+    exact = exact or [other for other in names if _words_of_name(other) == words]
     if not exact:
-        exact = [other for other in names if _words(other.rpartition(": ")[2]) == words]
+        exact = [other for other in names if _words_of_name(other.rpartition(": ")[2]) == words]
     if exact:
         return exact
     return [
         other
         for other in names
-        if [word for word in _words(other.rpartition(": ")[2]) if "=" not in word] == words
+        if [word for word in _words_of_name(other.rpartition(": ")[2]) if "=" not in word] == words
     ]
 
 
-def _words(name: str) -> list[str]:
+def _words_of_name(name: str) -> list[str]:
     """Words of a name without those of parts that do nothing: ["rope", "log_n"] of
     "rope|none|log_n".
     """
@@ -230,7 +234,7 @@ def _words(name: str) -> list[str]:
     return words[:1] + [word for word in words[1:] if word not in ("none", "")]
 
 
-def _lengths(section: SectionName, lengths: Lengths, request: Request) -> list[int]:
+def _lengths_to_compare(section: SectionName, lengths: Lengths, request: Request) -> list[int]:
     """Lengths of a section at which a request compares."""
     several = sorted(length for length, lines in lengths.items() if len(lines) > 1)
     if request.length is None:
@@ -255,7 +259,7 @@ def token_length(text: str, train_len: int) -> int:
     return round(number * train_len) if match[2] else round(number)
 
 
-def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
+def _why_nothing_is_compared(sections: Sections, chosen: Sections, request: Request) -> str:
     """Sentence on what can be compared where a request gives nothing."""
     measured = [
         (length / section.train_len, length)
@@ -271,10 +275,10 @@ def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
         )
     if measured:
         return f"No section of these results has {request.against}: choose another against=."
-    return _no_overlap(sections, chosen)
+    return _why_never_measured_alike(sections, chosen)
 
 
-def _no_overlap(sections: Sections, chosen: Sections) -> str:
+def _why_never_measured_alike(sections: Sections, chosen: Sections) -> str:
     """Sentence on lines that are never measured alike, and on those that are."""
     comparable = []
     for lengths in sections.values():
@@ -291,11 +295,11 @@ def _no_overlap(sections: Sections, chosen: Sections) -> str:
 def _obstacle(chosen: Sections) -> str:
     """Reason why no two of the chosen lines can be compared."""
     first, *others = chosen
-    name = _names(chosen[first])[0]
+    name = _line_names(chosen[first])[0]
     for other in others:
-        for other_name in _names(chosen[other]):
+        for other_name in _line_names(chosen[other]):
             if other_name != name:
-                return f"{name} and {other_name} differ in {_differing(first, other)}"
+                return f"{name} and {other_name} differ in {_differing_columns(first, other)}"
     lengths_of: dict[str, list[str]] = {}
     for length, lines in sorted(chosen[first].items()):
         for line in lines:
@@ -306,7 +310,7 @@ def _obstacle(chosen: Sections) -> str:
     return f"no length was measured for two of them ({'; '.join(parts[:MOST_LISTED])})"
 
 
-def _differing(section: SectionName, other: SectionName) -> str:
+def _differing_columns(section: SectionName, other: SectionName) -> str:
     """Columns in which two sections differ: "train_len (64 and 128)"."""
     parts = []
     for column in SectionName._fields:
@@ -315,16 +319,16 @@ def _differing(section: SectionName, other: SectionName) -> str:
         if value == other_value:
             continue
         if column == "setting":
-            value = _without_shared(value, other_value)
-            other_value = _without_shared(other_value, getattr(section, column))
+            value = _parts_not_shared(value, other_value)
+            other_value = _parts_not_shared(other_value, getattr(section, column))
         parts.append(f"{column} ({value} and {other_value})")
     return ", ".join(parts)
 
 
-def _without_shared(setting: str | None, other: str | None) -> str:
+def _parts_not_shared(setting: str | None, other: str | None) -> str:
     """Parts of a setting in words that another one does not have.
 
-    >>> _without_shared("512 windows, 8 targets each", "64 windows, 8 targets each")
+    >>> _parts_not_shared("512 windows, 8 targets each", "64 windows, 8 targets each")
     '512 windows'
     """
     shared = (other or "").split(", ")
@@ -337,16 +341,16 @@ def by_section(comparisons: Iterable[Comparison]) -> dict[SectionName, list[Comp
     return grouped(comparisons, lambda comparison: comparison.section)
 
 
-def by_columns(comparisons: Iterable[Comparison], column: str) -> list[list[Comparison]]:
+def groups_by_column(comparisons: Iterable[Comparison], column: str) -> list[list[Comparison]]:
     """Comparisons whose sections differ in a column, and in nothing else but what comes with it.
 
     No two of a group have one value of the column: those stand in tables of their own."""
     follows = {"train_len": ("setting",), "data": ("setting", "tokenizer")}[column]
     groups: list[list[Comparison]] = []
     for comparison in comparisons:
-        fixed = _without(comparison.section, (column, *follows))
+        fixed = _other_columns(comparison.section, (column, *follows))
         for group in groups:
-            same = _without(group[0].section, (column, *follows)) == fixed
+            same = _other_columns(group[0].section, (column, *follows)) == fixed
             values = {getattr(other.section, column) for other in group}
             if same and getattr(comparison.section, column) not in values:
                 group.append(comparison)
@@ -359,5 +363,5 @@ def by_columns(comparisons: Iterable[Comparison], column: str) -> list[list[Comp
     ]
 
 
-def _without(section: SectionName, columns: Sequence[str]) -> dict:
+def _other_columns(section: SectionName, columns: Sequence[str]) -> dict:
     return {name: value for name, value in section._asdict().items() if name not in columns}

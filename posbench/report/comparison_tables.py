@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.comparison import ACCURACY, BEST, Compared, Comparison, SectionName
-from posbench.report.comparison_words import BPB, MARKS, UNITS, Scale
+from posbench.report.comparison_words import BPB, MARK_OF_VERDICT, UNITS, Scale
 from posbench.report.table_formats import Table, TableCell
 
 # Characters.
 ANY_WIDTH = 10_000
-FOLDED_NAME = 16  # least width of names that are folded
+FOLDED_NAME_WIDTH = 16  # least width of names that are folded
 
 
 def check_unit(unit: str | None, comparisons: Sequence[Comparison]) -> None:
@@ -53,16 +53,16 @@ def ranking_table(comparison: Comparison, scale: Scale, title: str | None = None
             [
                 row.line.name,
                 "-" if value is None else f"{value:z.3f}",
-                TableCell(difference, mark=MARKS[row.verdict]),
+                TableCell(difference, mark=MARK_OF_VERDICT[row.verdict]),
                 "" if row.p_corrected is None else p_text(row.p_corrected),
-                n_seeds(row, comparison),
+                seed_count_text(row, comparison),
                 row.line.gate or "unknown",
             ]
         )
     return Table(title or ranking_title(comparison), columns, rows, names=1)
 
 
-def n_seeds(row: Compared, comparison: Comparison) -> str:
+def seed_count_text(row: Compared, comparison: Comparison) -> str:
     """Number of the seeds of a difference, of the reference those of its value; "-" if unknown."""
     seeds = row.seeds or comparison.common_seeds or row.line.seeds
     return str(len(seeds)) if row.line.seeds else "-"
@@ -87,16 +87,16 @@ def section_words(section: SectionName) -> str:
 
 def ranking_title(comparison: Comparison) -> str:
     """Such as "pysource, trained at 64 tokens, fixed_targets: at 8x (512 tokens)"."""
-    return f"{section_words(comparison.section)}: at {_at(comparison)}"
+    return f"{section_words(comparison.section)}: at {_multiple_words(comparison)}"
 
 
-def _at(comparison: Comparison) -> str:
+def _multiple_words(comparison: Comparison) -> str:
     return f"{comparison.multiple:g}x ({comparison.length:,} tokens)"
 
 
-def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Table:
+def table_by_column(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Table:
     """Differences of lines to the reference by length, training length or data."""
-    columns = sorted(comparisons, key=lambda comparison: _key(comparison, column))
+    columns = sorted(comparisons, key=lambda comparison: _column_value(comparison, column))
     cells = [{row.line.name: row for row in comparison.lines} for comparison in columns]
     references = list(dict.fromkeys(comparison.reference.line.name for comparison in columns))
     names = [*references, *(name for of_column in cells for name in of_column)]
@@ -104,7 +104,7 @@ def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Ta
     for name in dict.fromkeys(names):
         rows.append([name, *(_cell(of_column.get(name), scale) for of_column in cells)])
     one_multiple = len({comparison.multiple for comparison in columns}) == 1
-    headings = [heading(comparison, column, not one_multiple) for comparison in columns]
+    headings = [column_heading(comparison, column, not one_multiple) for comparison in columns]
     reference = references[0] if len(references) == 1 else "the best of each column"
     title = [f"{scale.words} {'over' if scale.is_ratio else 'minus'} that of {reference}"]
     title.append("its own value in brackets")
@@ -120,20 +120,20 @@ def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Ta
     return Table("; ".join(title), ["line", *headings], rows, names=1)
 
 
-def _key(comparison: Comparison, column: str) -> int | str:
+def _column_value(comparison: Comparison, column: str) -> int | str:
     return comparison.length if column == "length" else getattr(comparison.section, column)
 
 
-def heading(comparison: Comparison, column: str, with_multiple: bool = False) -> str:
+def column_heading(comparison: Comparison, column: str, with_multiple: bool = False) -> str:
     """Heading of a column: "8x (512)" of a length, "128" or "128 at 8x" of a training length."""
     if column == "length":
         return f"{comparison.multiple:g}x ({comparison.length:,})"
-    key = _key(comparison, column)
+    key = _column_value(comparison, column)
     text = f"{key:,}" if isinstance(key, int) else key
     return f"{text} at {comparison.multiple:g}x" if with_multiple else text
 
 
-def table_each(comparisons: Sequence[Comparison], scale: Scale) -> Table:
+def table_of_all_pairs(comparisons: Sequence[Comparison], scale: Scale) -> Table:
     """Difference of each line to each other one: the row minus the column."""
     names = [comparison.reference.line.name for comparison in comparisons]
     cells = [{row.line.name: row for row in comparison.lines} for comparison in comparisons]
@@ -163,10 +163,10 @@ def _cell(row: Compared | None, scale: Scale) -> TableCell | str:
         interval = f" [{shown.low:.3f}, {shown.high:.3f}]"
     elif shown.low is not None:
         interval = f" +- {(shown.high - shown.low) / 2:.3f}"
-    return TableCell(scale.number(shown.value), shown.value, interval, MARKS[row.verdict])
+    return TableCell(scale.number(shown.value), shown.value, interval, MARK_OF_VERDICT[row.verdict])
 
 
-def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
+def csv_rows(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
     """Rows of a comparison's CSV and DataFrame, in the unit that is shown."""
     rows = []
     for comparison in comparisons:
@@ -203,7 +203,7 @@ def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
     return rows
 
 
-def _fitting(table: Table, width: int) -> list:
+def _fitted_tables(table: Table, width: int) -> list:
     """The table as rich draws it; where it is too wide tight, with folded names, or in pieces."""
     from rich.console import Console
 
@@ -212,7 +212,7 @@ def _fitting(table: Table, width: int) -> list:
         return [table.rich()]
     names = max(len(str(row[0])) for row in table.rows)
     tight = measuring.measure(table.rich(tight=True)).maximum
-    if tight - names + min(names, FOLDED_NAME) <= width:
+    if tight - names + min(names, FOLDED_NAME_WIDTH) <= width:
         return [table.rich(tight=True)]
     return [piece.rich(tight=True) for piece in table.pieces(width)]
 
@@ -226,7 +226,7 @@ def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | No
     console = Console(width=width or ANY_WIDTH, highlight=False, no_color=width is None)
     with console.capture() as captured:
         for table in tables:
-            for piece in _fitting(table, width or ANY_WIDTH):
+            for piece in _fitted_tables(table, width or ANY_WIDTH):
                 console.print(piece)
         for line in lines:
             console.print(line, markup=False, soft_wrap=width is None)

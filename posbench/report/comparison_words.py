@@ -13,19 +13,19 @@ from posbench.report.comparison import (
     NO_BASE,
     NO_INTERVAL,
     NO_SHARED_SEED,
+    NOT_TOLD_APART,
     ONE_DOCUMENT,
     ONE_SEED,
     ONLY_MEANS,
     OTHER_TARGETS,
     REFERENCE,
     RISE,
-    UNTOLD,
     WORSE,
     Compared,
     Comparison,
     seeds_of,
 )
-from posbench.report.table_formats import FAILS, GAINS, LEVEL
+from posbench.report.table_formats import FAILS_MARK, GAINS_MARK, LEVEL_MARK
 from posbench.statistics.over_seeds import FROM_SEEDS, FROM_SUMS
 from posbench.statistics.verdict_rules import ALPHA
 
@@ -34,7 +34,7 @@ PPL = "ppl"
 BPB = "bpb"
 UNITS = (NATS, PPL, BPB)
 UNIT_WORDS = {NATS: "nats/token", PPL: "perplexity", BPB: "bits/byte"}
-SHARE = "of the answers"
+SHARE_WORDS = "of the answers"
 MEASURE_WORDS = {
     LOSS: "loss",
     RISE: "loss minus the floor",
@@ -51,7 +51,14 @@ RATIO_UNITS = {
     RISE: "times that ratio",
     CHANGE: "times that ratio",
 }
-MARKS = {BETTER: GAINS, WORSE: FAILS, UNTOLD: LEVEL, NO_INTERVAL: "", BEST: "", REFERENCE: ""}
+MARK_OF_VERDICT = {
+    BETTER: GAINS_MARK,
+    WORSE: FAILS_MARK,
+    NOT_TOLD_APART: LEVEL_MARK,
+    NO_INTERVAL: "",
+    BEST: "",
+    REFERENCE: "",
+}
 MOST_NAMED = 6  # lines that one sentence names
 MOST_NATS = 709.0  # exp() overflows above
 
@@ -126,7 +133,7 @@ TEXTS = {
     ),
     "absent": "Left out, without a finite value there: {lines}.",
 }
-LOWEST = {
+BEST_WORDS = {
     LOSS: "lowest {measure}",
     RISE: "lowest {measure}",
     CHANGE: "lowest {measure}",
@@ -134,17 +141,17 @@ LOWEST = {
 }
 
 
-def words() -> dict:
+def all_words() -> dict:
     """All words of comparisons, for the explore page, which fills and chooses them alike."""
     return {
         "texts": TEXTS,
-        "marks": MARKS,
+        "marks": MARK_OF_VERDICT,
         "measures": MEASURE_WORDS,
         "ratios": RATIO_WORDS,
         "ratio_units": RATIO_UNITS,
         "units": UNIT_WORDS,
-        "share": SHARE,
-        "lowest": LOWEST,
+        "share": SHARE_WORDS,
+        "lowest": BEST_WORDS,
         "reasons": {
             "only_means": ONLY_MEANS,
             "no_shared_seed": NO_SHARED_SEED,
@@ -158,7 +165,7 @@ def words() -> dict:
     }
 
 
-class Shown(NamedTuple):
+class ShownDifference(NamedTuple):
     """A difference in a unit, with both ends of its interval; None where there is none."""
 
     value: float
@@ -193,7 +200,7 @@ class Scale(NamedTuple):
     def difference_words(self) -> str:
         """Unit of differences: "nats/token", "times the perplexity"."""
         if self.measure == ACCURACY:
-            return SHARE
+            return SHARE_WORDS
         return RATIO_UNITS[self.measure] if self.is_ratio else UNIT_WORDS[self.unit]
 
     def value(self, row: Compared) -> float | None:
@@ -202,9 +209,9 @@ class Scale(NamedTuple):
             return row.value
         if self.is_ratio:
             return math.exp(row.value) if row.value < MOST_NATS else None
-        return _finite(row.value * self._factor(row))
+        return _finite_or_none(row.value * self._factor(row))
 
-    def difference(self, row: Compared) -> Shown | None:
+    def difference(self, row: Compared) -> ShownDifference | None:
         """Difference of a line to the reference; a perplexity is divided by that of the other."""
         if row.difference is None:
             return None
@@ -213,8 +220,8 @@ class Scale(NamedTuple):
             ends = [math.exp(min(end, MOST_NATS)) for end in ends]
         elif self.measure != ACCURACY:
             ends = [end * self._factor(row) for end in ends]
-        value, low, high = map(_finite, ends)
-        return None if value is None else Shown(value, low, high)
+        value, low, high = map(_finite_or_none, ends)
+        return None if value is None else ShownDifference(value, low, high)
 
     def _factor(self, row: Compared) -> float:
         """Bits per byte in one nat per token of the line's targets, nan if unknown; 1 in nats."""
@@ -230,7 +237,7 @@ class Scale(NamedTuple):
         """A difference with its sign, or a ratio."""
         return f"{value:.3f}" if self.is_ratio else f"{value:+z.3f}"
 
-    def interval(self, shown: Shown) -> str:
+    def interval(self, shown: ShownDifference) -> str:
         """Such as "+0.105 [+0.093, +0.117]"."""
         if shown.low is None:
             return f"{self.number(shown.value)} (no interval)"
@@ -243,29 +250,31 @@ class Scale(NamedTuple):
         return number if self.is_ratio else f"{number} {self.difference_words}"
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def sentences(comparison: Comparison, scale: Scale) -> list[str]:
+def result_and_method(comparison: Comparison, scale: Scale) -> list[str]:
     """Result of a comparison in sentences for a paper, then how it was made."""
-    return [result(comparison, scale), *how_compared(comparison)]
+    return [result_sentences(comparison, scale), *how_compared(comparison)]
 
 
-def result(comparison: Comparison, scale: Scale) -> str:
+def result_sentences(comparison: Comparison, scale: Scale) -> str:
     """Result of a comparison in sentences for a paper."""
     reference = comparison.reference
     if reference.verdict == BEST:
-        parts = [_best(comparison, scale), *_untold(comparison, "it")]
+        parts = [_best_sentence(comparison, scale), *_sentence_on_not_told_apart(comparison, "it")]
         worse = [row for row in comparison.lines if row.verdict == WORSE]
         if worse:
             form = "only" if len(comparison.lines) == 2 else "next"
             row = worse[0]
-            parts.append(TEXTS[form].format(line=row.line.name, difference=_difference(row, scale)))
+            parts.append(
+                TEXTS[form].format(line=row.line.name, difference=_difference_words(row, scale))
+            )
         return " ".join(parts)
     parts = [
         TEXTS["reference"].format(
-            place=place(comparison),
+            place=place_words(comparison),
             line=reference.line.name,
             measure=scale.measure_words,
             value=scale.with_unit(reference),
@@ -275,45 +284,47 @@ def result(comparison: Comparison, scale: Scale) -> str:
         rows = [row for row in comparison.lines if row.verdict == verdict]
         if rows:
             by = [
-                TEXTS["by"].format(line=row.line.name, difference=_difference(row, scale))
+                TEXTS["by"].format(line=row.line.name, difference=_difference_words(row, scale))
                 for row in rows
             ]
-            parts.append(TEXTS[form].format(reference="it", lines=listed(by)))
-    return " ".join([*parts, *_untold(comparison, "it")])
+            parts.append(TEXTS[form].format(reference="it", lines=names_in_sentence(by)))
+    return " ".join([*parts, *_sentence_on_not_told_apart(comparison, "it")])
 
 
-def _best(comparison: Comparison, scale: Scale) -> str:
+def _best_sentence(comparison: Comparison, scale: Scale) -> str:
     reference = comparison.reference
     return TEXTS["best"].format(
-        place=place(comparison),
+        place=place_words(comparison),
         line=reference.line.name,
-        lowest=LOWEST[comparison.measure].format(measure=scale.measure_words),
+        lowest=BEST_WORDS[comparison.measure].format(measure=scale.measure_words),
         value=scale.with_unit(reference),
     )
 
 
-def place(comparison: Comparison) -> str:
+def place_words(comparison: Comparison) -> str:
     """Such as "At 8 times the training length (512 tokens)"."""
     form = "inside" if comparison.multiple == 1 else "beyond"
     return TEXTS[form].format(multiple=f"{comparison.multiple:g}", length=f"{comparison.length:,}")
 
 
-def _difference(row: Compared, scale: Scale) -> str:
+def _difference_words(row: Compared, scale: Scale) -> str:
     shown = scale.difference(row)
     return f"{scale.interval(shown)} {scale.difference_words}" if shown else "unknown"
 
 
-def _untold(comparison: Comparison, reference: str) -> list[str]:
+def _sentence_on_not_told_apart(comparison: Comparison, reference: str) -> list[str]:
     """Sentence on the lines that are not told apart from the reference, if there are any."""
-    names = [row.line.name for row in comparison.lines if row.verdict == UNTOLD]
+    names = [row.line.name for row in comparison.lines if row.verdict == NOT_TOLD_APART]
     if not names:
         return []
     is_corrected = comparison.correction == "holm" and comparison.n_corrected > 1
     after = TEXTS["after"] if is_corrected else ""
-    return [TEXTS["untold"].format(reference=reference, after=after, lines=listed(names))]
+    return [
+        TEXTS["untold"].format(reference=reference, after=after, lines=names_in_sentence(names))
+    ]
 
 
-def listed(names: Sequence[str]) -> str:
+def names_in_sentence(names: Sequence[str]) -> str:
     """Names in a sentence: "a, b and c", of many the first."""
     shown = list(names[:MOST_NAMED])
     if len(names) > MOST_NAMED:
@@ -352,11 +363,13 @@ def _interval_lines(comparison: Comparison) -> list[str]:
         lines.append(_sums_line(from_sums))
     if from_seeds:
         every = len(from_seeds) == len(comparison.lines) - 1  # all but the reference
-        names = TEXTS["every"] if every else listed([row.line.name for row in from_seeds])
+        names = (
+            TEXTS["every"] if every else names_in_sentence([row.line.name for row in from_seeds])
+        )
         lines.append(TEXTS["from_seeds"].format(lines=names))
     for reason in dict.fromkeys(row.reason for row in comparison.lines if row.reason):
         names = [row.line.name for row in comparison.lines if row.reason == reason]
-        lines.append(TEXTS["without"].format(lines=listed(names), reason=reason))
+        lines.append(TEXTS["without"].format(lines=names_in_sentence(names), reason=reason))
     return lines
 
 
@@ -402,10 +415,10 @@ def _gate_lines(comparison: Comparison) -> list[str]:
         lines.append(TEXTS["none_learned" if of_task else "gates_failed"])
     elif failed:
         form = "unlearned" if of_task else "gate_failed"
-        lines.append(TEXTS[form].format(lines=listed(failed)))
+        lines.append(TEXTS[form].format(lines=names_in_sentence(failed)))
     if unknown:
         every = len(unknown) == len(comparison.lines)
-        names = TEXTS["every"] if every else listed(unknown)
+        names = TEXTS["every"] if every else names_in_sentence(unknown)
         lines.append(TEXTS["gate_unknown"].format(lines=names))
     return lines
 
@@ -413,4 +426,4 @@ def _gate_lines(comparison: Comparison) -> list[str]:
 def _absent_lines(comparison: Comparison) -> list[str]:
     if not comparison.absent:
         return []
-    return [TEXTS["absent"].format(lines=listed(comparison.absent))]
+    return [TEXTS["absent"].format(lines=names_in_sentence(comparison.absent))]

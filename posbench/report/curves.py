@@ -18,22 +18,22 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report.labels import Labels
-from posbench.report.records import SEEDS, ContextPoint, CurvePoint, grouped, section_of
+from posbench.report.records import SEEDS_KEY, ContextPoint, CurvePoint, grouped, section_values
 from posbench.report.references import (
     Paired,
     References,
     Seed,
-    compare,
     exact_context,
-    plain,
-    reference,
+    is_plain,
+    paired_difference,
+    reference_kind,
 )
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import is_mean
 from posbench.statistics.crossed import Estimate, Sums
 from posbench.statistics.over_seeds import FROM_SUMS, SeedValue, over_seeds
 
-MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
+MEAN_COLUMNS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
 class PointKey(NamedTuple):
@@ -60,7 +60,9 @@ class Interval(NamedTuple):
     over: str | None
 
 
-def points(references: References, label: Labels, stretches: bool = False) -> list[CurvePoint]:
+def curve_points(
+    references: References, label: Labels, stretches: bool = False
+) -> list[CurvePoint]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the
     half window and the ladders.
 
@@ -71,7 +73,7 @@ def points(references: References, label: Labels, stretches: bool = False) -> li
     for evaluation in references.evaluations:
         if _shown_elsewhere(evaluation, references):
             continue
-        common = section_of(evaluation)
+        common = section_values(evaluation)
         if evaluation.first["position"] is not None:
             for length, window, row in position_bins(evaluation, stretches):
                 seed = _seed_by_position(evaluation, row, references)
@@ -83,7 +85,7 @@ def points(references: References, label: Labels, stretches: bool = False) -> li
                 key = PointKey(*common, *label(row), evaluation.source, row["length"], None)
                 add_seed(seeds[key], seed, label)
     return [
-        _point(key, list(by_seed.values()), label, references.gains)
+        _mean_point(key, list(by_seed.values()), label, references.gains)
         for key, by_seed in seeds.items()
     ]
 
@@ -91,16 +93,18 @@ def points(references: References, label: Labels, stretches: bool = False) -> li
 def _shown_elsewhere(evaluation: Evaluation, references: References) -> bool:
     """True for a floor, a half window, and a step of a ladder."""
     row = evaluation.first
-    if reference(row):
+    if reference_kind(row):
         return True
     context = exact_context(row)
     on_ladder = context is not None and context <= row["train_len"]
     return on_ladder and evaluation.key in references.ladders
 
 
-def _plain_of(evaluation: Evaluation, length: int, references: References) -> Evaluation | None:
+def _without_extension(
+    evaluation: Evaluation, length: int, references: References
+) -> Evaluation | None:
     """Evaluation of the same model without an extension; None for that itself."""
-    if plain(evaluation.first):
+    if is_plain(evaluation.first):
         return None
     return references.plain.get(evaluation.key, {}).get(length)
 
@@ -108,9 +112,9 @@ def _plain_of(evaluation: Evaluation, length: int, references: References) -> Ev
 def _seed_by_position(evaluation: Evaluation, row: dict, references: References) -> Seed:
     """Row of a bin, and its difference to the same tokens read without an extension."""
     length = row["length"]
-    other = _plain_of(evaluation, length, references)
-    same_tokens = other and joined(other, length, row["start"], row["position"])
-    return Seed(evaluation, row, None, compare(evaluation, row, other, same_tokens))
+    other = _without_extension(evaluation, length, references)
+    same_tokens = other and joined_bins(other, length, row["start"], row["position"])
+    return Seed(evaluation, row, None, paired_difference(evaluation, row, other, same_tokens))
 
 
 def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -> Seed:
@@ -119,12 +123,12 @@ def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -
         return Seed(evaluation, row)
     length = row["length"]
     floor = references.floors.get((evaluation.key, "floor"))
-    other = _plain_of(evaluation, length, references)
+    other = _without_extension(evaluation, length, references)
     return Seed(
         evaluation,
         row,
-        against_floor=compare(evaluation, row, floor, floor and floor.exact_row(length)),
-        against_plain=compare(evaluation, row, other, other and other.row(length)),
+        against_floor=paired_difference(evaluation, row, floor, floor and floor.exact_row(length)),
+        against_plain=paired_difference(evaluation, row, other, other and other.row(length)),
     )
 
 
@@ -140,27 +144,27 @@ def add_seed(seeds: dict[int, Seed], seed: Seed, label: Labels) -> None:
         )
 
 
-def _point(
+def _mean_point(
     key: PointKey, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Estimate]
 ) -> CurvePoint:
     """Means over the seeds of a method at a length."""
     rows = [seed.row for seed in seeds]
     first = rows[0]
     floors = [seed.against_floor for seed in seeds]
-    difference = interval(floors, first["sem_unit"])
+    difference = mean_with_interval(floors, first["sem_unit"])
     plains = [seed.against_plain for seed in seeds]
-    change = interval(plains, first["sem_unit"])
+    change = mean_with_interval(plains, first["sem_unit"])
     loss = loss_interval(seeds)
     right = Interval(None, None, None)  # of the accuracy, which has none by position
     if first["position"] is None:
         right = accuracy_interval(seeds)
     floor, gain, gain_lower = None, None, None
     if all(floors):
-        floor = _finite(np.mean([paired.base for paired in floors]))
+        floor = _finite_or_none(np.mean([paired.base for paired in floors]))
     of_seeds = [gains.get(seed.evaluation.key) for seed in seeds]
     if all(of_seeds):
-        gain = _finite(np.mean([estimate.value for estimate in of_seeds]))
-        gain_lower = _finite(min(estimate.lower for estimate in of_seeds))
+        gain = _finite_or_none(np.mean([estimate.value for estimate in of_seeds]))
+        gain_lower = _finite_or_none(min(estimate.lower for estimate in of_seeds))
     return CurvePoint(
         **key._asdict(),
         untested=any(row["untested"] for row in rows),
@@ -168,7 +172,7 @@ def _point(
         n_targets=first["n_targets"],
         n_units=first["n_units"],
         sem_unit=first["sem_unit"],
-        **means(rows, MEANS),
+        **means_over_seeds(rows, MEAN_COLUMNS),
         floor=floor,
         difference=difference.mean,
         half_width=difference.half_width,
@@ -183,17 +187,17 @@ def _point(
         facts=label.facts(first, seeds[0].evaluation.setting),
         seeds=seeds,
         by_seed={
-            SEEDS: tuple(row["seed"] for row in rows),
+            SEEDS_KEY: tuple(row["seed"] for row in rows),
             "nll": tuple(row["nll"] for row in rows),
-            "difference": _differences(floors),
-            "change": _differences(plains),
+            "difference": _differences_by_seed(floors),
+            "change": _differences_by_seed(plains),
             "accuracy": tuple(row["accuracy"] for row in rows),
         },
     )
 
 
-def _differences(seeds: Iterable[Paired | None]) -> tuple[float | None, ...]:
-    return tuple(_finite(paired.difference) if paired else None for paired in seeds)
+def _differences_by_seed(seeds: Iterable[Paired | None]) -> tuple[float | None, ...]:
+    return tuple(_finite_or_none(paired.difference) if paired else None for paired in seeds)
 
 
 def loss_interval(seeds: Sequence[Seed]) -> Interval:
@@ -201,21 +205,21 @@ def loss_interval(seeds: Sequence[Seed]) -> Interval:
 
     It is as wide as documents differ from one another. Two lines share their documents, so their
     paired difference is known better than either loss."""
-    return _own_interval(seeds, "nll", "nll")
+    return _unpaired_interval(seeds, "nll", "nll")
 
 
 def accuracy_interval(seeds: Sequence[Seed]) -> Interval:
     """Mean share of right answers over seeds, with its interval, as `loss_interval`."""
-    return _own_interval(seeds, "accuracy", "correct")
+    return _unpaired_interval(seeds, "accuracy", "correct")
 
 
-def _own_interval(seeds: Sequence[Seed], column: str, name: str) -> Interval:
+def _unpaired_interval(seeds: Sequence[Seed], column: str, name: str) -> Interval:
     """Interval of a column of rows, whose targets' values are stored under a name."""
     values = []
     for seed in seeds:
         value = seed.row[column]
         values.append(None if value is None else (value, _sums_of_mean(seed, column, name)))
-    return interval(values, seeds[0].row["sem_unit"])
+    return mean_with_interval(values, seeds[0].row["sem_unit"])
 
 
 def _sums_of_mean(seed: Seed, column: str, name: str) -> Sums | None:
@@ -224,10 +228,10 @@ def _sums_of_mean(seed: Seed, column: str, name: str) -> Sums | None:
     return sums if sums is not None and is_mean(sums, seed.row, column) else None
 
 
-def means(rows: Sequence[dict], columns: Iterable[str]) -> dict[str, float | None]:
+def means_over_seeds(rows: Sequence[dict], columns: Iterable[str]) -> dict[str, float | None]:
     """Mean of each column over the rows of several seeds; None if one of them has no number.
 
-    >>> means([{"nll": 2.0, "bpb": None}, {"nll": 3.0, "bpb": 1.5}], ("nll", "bpb"))
+    >>> means_over_seeds([{"nll": 2.0, "bpb": None}, {"nll": 3.0, "bpb": 1.5}], ("nll", "bpb"))
     {'nll': 2.5, 'bpb': None}
     """
     result = {}
@@ -237,7 +241,7 @@ def means(rows: Sequence[dict], columns: Iterable[str]) -> dict[str, float | Non
     return result
 
 
-def interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
+def mean_with_interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
     """Mean over seeds, with its interval.
 
     Each seed begins with its value and the sums over documents, which are None if only the mean is
@@ -252,10 +256,12 @@ def interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
     over = f"seeds x {unit}s" if result.source == FROM_SUMS else "seeds"
     if len(seeds) == 1:
         over = unit
-    return Interval(_finite(result.estimate.value), _finite(result.half_width), over)
+    return Interval(
+        _finite_or_none(result.estimate.value), _finite_or_none(result.half_width), over
+    )
 
 
-def _finite(value: float | None) -> float | None:
+def _finite_or_none(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -277,10 +283,10 @@ def position_bins(evaluation: Evaluation, stretches: bool) -> Iterator[PositionB
     if stretches:
         ends = stretch_ends(ends, evaluation.first["train_len"])
     for start, end in itertools.pairwise([0, *ends]):
-        yield PositionBin(end, window, joined(evaluation, window, start, end))
+        yield PositionBin(end, window, joined_bins(evaluation, window, start, end))
     if stretches and len(lengths) > 1:
         for length in lengths:
-            yield PositionBin(length, None, joined(evaluation, length, 0, length))
+            yield PositionBin(length, None, joined_bins(evaluation, length, 0, length))
 
 
 def stretch_ends(positions: list[int], train_len: int) -> list[int]:
@@ -303,7 +309,7 @@ def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     return sorted(ends)
 
 
-def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | None:
+def joined_bins(evaluation: Evaluation, length: int, start: int, end: int) -> dict | None:
     """Row of the tokens at positions above `start` up to `end` in the windows of a length: the mean
     over its bins, None without any.
     """
@@ -358,17 +364,17 @@ def context_points(references: References, label: Labels) -> list[ContextPoint]:
 
     def key_of(ladder: dict[int, Evaluation]) -> StepKey:
         evaluation = next(iter(ladder.values()))
-        return StepKey(*section_of(evaluation), label(evaluation.first)[0], evaluation.source)
+        return StepKey(*section_values(evaluation), label(evaluation.first)[0], evaluation.source)
 
     steps = []
     for key, ladders in grouped(references.ladders.values(), key_of).items():
         for context in sorted(set().union(*ladders)):
             measured = [ladder for ladder in ladders if context in ladder]
-            steps.append(_step(key, context, measured, label))
+            steps.append(_context_point(key, context, measured, label))
     return steps
 
 
-def _step(
+def _context_point(
     key: StepKey, context: int, ladders: list[dict[int, Evaluation]], label: Labels
 ) -> ContextPoint:
     """Means over the seeds, each with its ladder {context: evaluation}, at a context."""
@@ -377,14 +383,14 @@ def _step(
     first = rows[0]
     train_len = first["train_len"]
     unit = first["sem_unit"]
-    differences = [_change(ladder, context, train_len) for ladder in ladders]
-    difference = interval(differences, unit)
+    differences = [_context_difference(ladder, context, train_len) for ladder in ladders]
+    difference = mean_with_interval(differences, unit)
     # Doubling is from half of the context to all of it. An odd context has no half, except the
     # training length, whose half (rounded down) is that of G.
     has_half = context % 2 == 0 or context == train_len
     half = context // 2 if has_half else 0  # which no ladder has
-    doublings = [_change(ladder, half, context) for ladder in ladders]
-    doubling = interval(doublings, unit)
+    doublings = [_context_difference(ladder, half, context) for ladder in ladders]
+    doubling = mean_with_interval(doublings, unit)
     return ContextPoint(
         **key._asdict(),
         context=context,
@@ -392,7 +398,7 @@ def _step(
         n_targets=first["n_targets"],
         n_units=first["n_units"],
         sem_unit=unit,
-        **means(rows, ("nll", "bpb")),
+        **means_over_seeds(rows, ("nll", "bpb")),
         difference=difference.mean,
         half_width=difference.half_width,
         doubling=doubling.mean,
@@ -401,18 +407,18 @@ def _step(
         facts=label.facts(first, evaluations[0].setting),
         seeds=[Seed(*measured) for measured in zip(evaluations, rows, strict=True)],
         by_seed={
-            SEEDS: tuple(row["seed"] for row in rows),
+            SEEDS_KEY: tuple(row["seed"] for row in rows),
             "nll": tuple(row["nll"] for row in rows),
-            "difference": _differences(differences),
-            "doubling": _differences(doublings),
+            "difference": _differences_by_seed(differences),
+            "doubling": _differences_by_seed(doublings),
         },
     )
 
 
-def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
+def _context_difference(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
     """Loss with a context minus that with another one."""
     evaluation = ladder.get(context)
     base = ladder.get(other)
     if not evaluation or not base:
         return None
-    return compare(evaluation, evaluation.exact_row(), base, base.exact_row())
+    return paired_difference(evaluation, evaluation.exact_row(), base, base.exact_row())

@@ -7,7 +7,7 @@ from npm, 0.49 MB), since it makes SVG with panels, log and symlog axes and eval
 The data are lines and where they come from, the points of `posbench.frame`, and sums over documents
 for differences: those of posbench/results/evidence.py, a float32 for each document of each seed,
 length and method: enough for every interval of posbench.statistics.crossed to six digits.
-SUMS_BYTES bounds them; points beyond have no sums, which the page says."""
+MOST_SUMS_BYTES bounds them; points beyond have no sums, which the page says."""
 
 import base64
 import json
@@ -24,9 +24,9 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.common.files import finite
-from posbench.report.comparison import MEASURES, gate_of, seeds_of
-from posbench.report.comparison import VALUES as VALUE_OF
-from posbench.report.comparison_words import words
+from posbench.report.comparison import MEASURES, gate_state, seeds_of
+from posbench.report.comparison import VALUE_OF_SEED as VALUE_OF
+from posbench.report.comparison_words import all_words
 from posbench.report.figures.captions import LINEAR, LINEAR_THEN_LOG, LOG
 from posbench.report.figures.palette import (
     BLACK,
@@ -46,8 +46,8 @@ from posbench.report.figures.uncertainty import (
 )
 from posbench.report.html_page import Sources
 from posbench.report.html_parts import template
-from posbench.report.published.reproduction import command
-from posbench.report.records import SECTION, SectionKey
+from posbench.report.published.reproduction import command_to_repeat
+from posbench.report.records import SECTION_COLUMNS, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
 from posbench.results.bundle import shown_folder
@@ -68,11 +68,11 @@ SCRIPTS = (
     "explore_figure.js",
     "explore_page.js",
 )
-WIDTH = 1.6  # of a line, the unit of DASHES
+LINE_WIDTH = 1.6  # of a line, the unit of DASHES
 # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
-SUMS_BYTES = 6_000_000
+MOST_SUMS_BYTES = 6_000_000
 MOST_POINTS = 20_000  # that a browser draws without a wait
-VALUES = (
+VALUE_COLUMNS = (
     "n_seeds", "n_targets", "n_units", "n_texts", "over", "nll", "bpb", "accuracy", "floor",
     "difference", "half_width", "change", "change_half_width", "low", "high", "nll_half_width",
     "accuracy_half_width", "nll_over",
@@ -82,9 +82,9 @@ BAR_WORDS = {  # of the line below the figure, as below those of posbench plot
     COMPARE_PAIRED, "way_out": ONE_SEED_NO_TARGETS, "one_unit": ONE_SEED_ONE_UNIT, "alone":
     ONE_SEED,
 }  # fmt: skip
-BYTES = 5  # of a document in each sum: a float32 of losses, and a count of right answers
-FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
-KINDS = {
+BYTES_OF_DOCUMENT = 5  # in each sum: a float32 of losses, and a count of right answers
+ABSOLUTE_PATH = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
+KIND_WORDS = {
     "length": "loss by length",
     "position": "loss by position",
     "context": "loss by context",
@@ -98,22 +98,22 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     Equal input gives equal text.
     """
     title = str(printable(title))
-    shown = finite(content(title, reports, notes))
+    shown = finite(page_content(title, reports, notes))
     # matplotlib's dash is "-" or (offset, lengths)
     dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
     shown["palette"] = {
         "colours": OKABE_ITO + FOREIGN_COLOURS,
         "black": BLACK,
         "dashes": dashes,
-        "shades": [_shades(colour) for colour in range(len(OKABE_ITO))],
+        "shades": [_shades_with_near_colours(colour) for colour in range(len(OKABE_ITO))],
     }
     # Without "<" no text of the data can end the script that holds it.
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     libraries = [
-        f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}"
+        f"/*\n{_template_text(f'vendor/{name}.LICENSE')}*/\n{_template_text(f'vendor/{name}.min.js')}"
         for name in LIBRARIES
     ]
-    scripts = [Markup(text) for text in (*libraries, *map(_text, SCRIPTS))]
+    scripts = [Markup(text) for text in (*libraries, *map(_template_text, SCRIPTS))]
     tables = [
         Sources(report, f"run-{number}").trainings()
         for number, report in enumerate(reports.values())
@@ -124,7 +124,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     )
 
 
-def _shades(colour: int) -> list[dict]:
+def _shades_with_near_colours(colour: int) -> list[dict]:
     """Shades of a colour by its number, the colour first, each with the colours too near to it."""
     return [
         {
@@ -141,10 +141,10 @@ def _shades(colour: int) -> list[dict]:
 
 def _dash_array(lengths: Sequence[float]) -> str:
     """Dashes and gaps as SVG has them, such as "8,2.56"."""
-    return ",".join(f"{WIDTH * length:g}" for length in lengths)
+    return ",".join(f"{LINE_WIDTH * length:g}" for length in lengths)
 
 
-def _text(name: str) -> str:
+def _template_text(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
@@ -179,11 +179,11 @@ class SumTable:
         correct = evaluation.sampled_sums(row, "correct")
         if losses is None or correct is None or not is_mean(losses, row):
             return -1
-        size = BYTES * len(losses.counts)
-        if self.size + size > SUMS_BYTES:
+        size = BYTES_OF_DOCUMENT * len(losses.counts)
+        if self.size + size > MOST_SUMS_BYTES:
             self.full = True
             return -1
-        self.entries.append([self._set(evaluation, losses), self.size // BYTES])
+        self.entries.append([self._set(evaluation, losses), self.size // BYTES_OF_DOCUMENT])
         self.nll.append(losses.totals[0].astype("<f4"))
         self.correct.append(correct.totals[0].astype("<u2"))
         self.size += size
@@ -217,7 +217,7 @@ class SumTable:
 
 
 class LineKey(NamedTuple):
-    """Key of a line of the page; `section`: values of SECTION."""
+    """Key of a line of the page; `section`: values of SECTION_COLUMNS."""
 
     kind: str
     section: tuple
@@ -243,8 +243,8 @@ class PointTable:
     def add(self, line: int, point: SectionKey) -> None:
         """Add a point of the line of this number, with sums of the seeds that it is a mean of."""
         seeds = seeds_of(point)
-        columns = {column: getattr(point, column, None) for column in VALUES}
-        columns |= {"line": line, "x": point.length, "gate": gate_of(point)}
+        columns = {column: getattr(point, column, None) for column in VALUE_COLUMNS}
+        columns |= {"line": line, "x": point.length, "gate": gate_state(point)}
         columns["texts"] = self._texts(seeds[0].row) if seeds else None
         columns["sem_unit"] = seeds[0].row["sem_unit"] if seeds else None
         columns["seeds"] = [[seed.row["seed"], *self._numbers_of(seed)] for seed in seeds]
@@ -288,7 +288,7 @@ class PointTable:
         if self.without_sums:
             reason = "sums over documents are not known"
             if self.sums.full:
-                reason = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
+                reason = f"their sums take more than the {MOST_SUMS_BYTES / 1e6:.1f} MB of a page"
             notes.append(
                 f"{self.without_sums:,} of {self.of_seeds:,} points are compared by the means of"
                 f" their seeds: {reason}."
@@ -296,7 +296,7 @@ class PointTable:
         return notes
 
 
-def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:
+def page_content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:
     """All that the page shows: title, notes on what was left out, lines, points and sums.
 
     The lines of a report with a name have it as their source.
@@ -306,23 +306,23 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
     notes = list(notes)
     for name, report in reports.items():
         notes += [f"{name}: {note}" if name else note for note in report.notes]
-        lines += _lines(table, name, report, len(lines))
+        lines += _page_lines(table, name, report, len(lines))
     return {
         "title": title,
         "notes": notes + table.notes(),
-        "kinds": KINDS,
-        "words": words() | {"bars": BAR_WORDS},
+        "kinds": KIND_WORDS,
+        "words": all_words() | {"bars": BAR_WORDS},
         "lines": lines,
         "points": dict(table.columns),
         "sums": table.sums.packed(),
     }
 
 
-def _lines(table: PointTable, name: str, report: Report, first: int) -> list[dict]:
+def _page_lines(table: PointTable, name: str, report: Report, first: int) -> list[dict]:
     """Lines of a report, numbered from `first`; their points are added to the table."""
     points_of: dict[LineKey, list[SectionKey]] = {}
     numbers: dict[LineKey, int] = {}
-    for kind, points in _kinds(report).items():
+    for kind, points in _points_by_kind(report).items():
         for point in points:
             if table.size >= MOST_POINTS:
                 table.left_out += 1
@@ -331,11 +331,11 @@ def _lines(table: PointTable, name: str, report: Report, first: int) -> list[dic
             number = numbers.setdefault(key, first + len(numbers))
             points_of.setdefault(key, []).append(point)
             table.add(number, point)
-    return [_line(name, key, points, report) for key, points in points_of.items()]
+    return [_line_columns(name, key, points, report) for key, points in points_of.items()]
 
 
-def _kinds(report: Report) -> dict[str, list[SectionKey]]:
-    """{kind of KINDS: points}. Scores by depth are in the tables of a report."""
+def _points_by_kind(report: Report) -> dict[str, list[SectionKey]]:
+    """{kind of KIND_WORDS: points}. Scores by depth are in the tables of a report."""
     points = [point for section in report.sections for point in section]
     return {
         "length": [point for point in points if point.window is None],
@@ -345,34 +345,34 @@ def _kinds(report: Report) -> dict[str, list[SectionKey]]:
     }
 
 
-def _line(name: str, key: LineKey, points: Sequence[SectionKey], report: Report) -> dict:
+def _line_columns(name: str, key: LineKey, points: Sequence[SectionKey], report: Report) -> dict:
     """Columns of a line, and its origin: folders, commits, machines and seeds, and a command.
 
     The command measures it again."""
     point = points[0]
     facts = point.behind
-    looks = _looks(point)
+    looks = _look_numbers(point)
     evaluations = list(
         {
             id(seed.evaluation): seed.evaluation for each in points for seed in each.seeds or ()
         }.values()
     )
-    origins = _origins(evaluations, report)
+    origins = _origins_of(evaluations, report)
     if key.kind in ("length", "task"):
         lengths = {each.length for each in points}  # that the line shows
     else:  # a point's length is a position or a context, not that of the texts
         lengths = {row["length"] for evaluation in evaluations for row in evaluation.rows}
     again = None
     if evaluations:
-        again = command(evaluations, report.origins, sorted(lengths))
-        again = again and FOLDER.sub(lambda path: short_path(path[0]), again)
+        again = command_to_repeat(evaluations, report.origins, sorted(lengths))
+        again = again and ABSOLUTE_PATH.sub(lambda path: short_path(path[0]), again)
     # the id of a line is written into links, so its text stays
     _, _, *method_and_task = key
     text = repr((name, (key.kind, *key.section, *method_and_task)))
     return {
         "id": f"{zlib.crc32(text.encode()):08x}",
         "kind": key.kind,
-        **{column: getattr(point, column) for column in SECTION},
+        **{column: getattr(point, column) for column in SECTION_COLUMNS},
         "unstated": getattr(point, "unstated", None),
         "encoding": key.encoding,
         "extension": key.extension,
@@ -392,7 +392,7 @@ def _line(name: str, key: LineKey, points: Sequence[SectionKey], report: Report)
     }
 
 
-class Looks(NamedTuple):
+class LookNumbers(NamedTuple):
     """Numbers of the colours of an encoding and of an extension, and of a dash."""
 
     encoding: int
@@ -400,7 +400,7 @@ class Looks(NamedTuple):
     dash: int
 
 
-def _looks(point: SectionKey) -> Looks:
+def _look_numbers(point: SectionKey) -> LookNumbers:
     """Colours and dash of a point, by their numbers on the page; those of FOREIGN_COLOURS come
     last.
     """
@@ -409,11 +409,11 @@ def _looks(point: SectionKey) -> Looks:
     if getattr(point, "foreign", False):
         pen = foreign_pens([point.method])[point.method]
         foreign = len(OKABE_ITO) + FOREIGN_COLOURS.index(pen.colour)
-        return Looks(foreign, foreign, dash)
+        return LookNumbers(foreign, foreign, dash)
     # settings of an engine have colours of their own
     name = point.encoding if facts.encoding == "served" else facts.encoding
     encoding, _ = encoding_look(name)
-    return Looks(encoding, extension, dash)
+    return LookNumbers(encoding, extension, dash)
 
 
 class Origins(NamedTuple):
@@ -424,7 +424,7 @@ class Origins(NamedTuple):
     machines: list[str]
 
 
-def _origins(evaluations: Sequence[Evaluation], report: Report) -> Origins:
+def _origins_of(evaluations: Sequence[Evaluation], report: Report) -> Origins:
     folders: dict[str, None] = {}
     commits: dict[str, None] = {}
     machines: dict[str, None] = {}
@@ -434,11 +434,13 @@ def _origins(evaluations: Sequence[Evaluation], report: Report) -> Origins:
         provenance = report.origins[evaluation.origin].provenance
         for row in evaluation.rows:
             commits[row["commit"] or "outside git"] = None
-            machines[_machine(evaluation.machines.get(str(row["length"])) or provenance)] = None
+            machines[_machine_words(evaluation.machines.get(str(row["length"])) or provenance)] = (
+                None
+            )
     return Origins(list(folders), list(commits), list(machines))
 
 
-def _machine(provenance: Mapping) -> str:
+def _machine_words(provenance: Mapping) -> str:
     """Device, processor, platform and versions in one line."""
     versions = provenance.get("versions")
     if not isinstance(versions, dict):

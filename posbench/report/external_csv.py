@@ -16,19 +16,31 @@ from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
-from posbench.report.curves import interval, means
-from posbench.report.records import SECTION, SEEDS, CurvePoint, grouped, read_points
-from posbench.report.table_formats import METHOD
+from posbench.report.curves import mean_with_interval, means_over_seeds
+from posbench.report.records import SECTION_COLUMNS, SEEDS_KEY, CurvePoint, grouped, read_points
+from posbench.report.table_formats import METHOD_COLUMNS
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS
 from posbench.runs.rows import SETTING, read_csv, whole_lines
 
-STATED = ("protocol", "data", "tokenizer", "train_len")
-OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
-SAME = (*STATED, *METHOD, "length", "window", "n_seeds", "n_targets", "n_units")
+STATED_COLUMNS = ("protocol", "data", "tokenizer", "train_len")
+EVALUATION_COLUMNS = (
+    "run_id",
+    "eval_id",
+    *STATED_COLUMNS,
+)  # columns that rows of one evaluation share
+SAME_MEAN_COLUMNS = (
+    *STATED_COLUMNS,
+    *METHOD_COLUMNS,
+    "length",
+    "window",
+    "n_seeds",
+    "n_targets",
+    "n_units",
+)
 # columns of a curve.csv
-OF_TARGETS = (
+COLUMNS_FROM_TARGETS = (
     "difference",
     "half_width",
     "over",
@@ -37,18 +49,35 @@ OF_TARGETS = (
     "change",
     "change_half_width",
 )
-OF_LOSS = ("nll_half_width", "accuracy_half_width", "nll_over")  # which rows of seeds give as well
-ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
-KEY = (*STATED, *METHOD, "length")  # columns of others that one point has in common
-LOSSES = ("nll", "floor", "low", "high")
+COLUMNS_OF_LOSS = (
+    "nll_half_width",
+    "accuracy_half_width",
+    "nll_over",
+)  # which rows of seeds give as well
+SAME_TEXT_COLUMNS = (*STATED_COLUMNS, "dtype", "position", "n_targets", "n_units", "n_bytes")
+POINT_COLUMNS = (
+    *STATED_COLUMNS,
+    *METHOD_COLUMNS,
+    "length",
+)  # columns of others that one point has in common
+LOSS_COLUMNS = ("nll", "floor", "low", "high")
 # columns of others that are not passed over
-READ = {*KEY, *LOSSES, "ppl", "seed", "method", "label", "run_id", "eval_id"}
+READ_COLUMNS = {
+    *POINT_COLUMNS,
+    *LOSS_COLUMNS,
+    "ppl",
+    "seed",
+    "method",
+    "label",
+    "run_id",
+    "eval_id",
+}
 # groups of columns, of each of which a CSV of others needs one
-NEEDED = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
-WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
+NEEDED_COLUMNS = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
+WAY_OUT = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
-def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
+def read_others_csv(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
     """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty.
 
     Raises ConfigError for a file that is neither.
@@ -57,7 +86,7 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
         if path.name == ROWS:
             check_folder(path.parent)
         table = _csv_reader(path)
-        columns = _columns(table, path)
+        columns = _header_names(table, path)
         if {"run_id", "eval_id"} <= set(columns):
             rows = read_csv(path)
             if rows:
@@ -72,9 +101,9 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
     except RunError as error:
         raise ConfigError(str(error)) from error
     if not cells:
-        raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
+        raise ConfigError(f"{path} holds no line below its header: {WAY_OUT}.")
     points = [
-        _mean_point(dict(zip(KEY, key, strict=True)), list(by_seed.values()), source)
+        _mean_point(dict(zip(POINT_COLUMNS, key, strict=True)), list(by_seed.values()), source)
         for key, by_seed in cells.items()
     ]
     return [], points
@@ -88,11 +117,11 @@ def _csv_reader(path: Path) -> csv.DictReader:
     return csv.DictReader(text, delimiter=max(",;\t", key=header.count))
 
 
-def _columns(table: csv.DictReader, path: Path) -> dict[str, str]:
+def _header_names(table: csv.DictReader, path: Path) -> dict[str, str]:
     """{name in lower case: name in the header}. Raises ConfigError for two of one name."""
     header = table.fieldnames or ()
     names = [str(name).strip().lower() for name in header]
-    twice = repeated(name for name in names if name in READ)
+    twice = repeated(name for name in names if name in READ_COLUMNS)
     if twice:
         raise ConfigError(
             f"{path} has two columns named {twice}: remove one, or give it another name."
@@ -102,34 +131,36 @@ def _columns(table: csv.DictReader, path: Path) -> dict[str, str]:
 
 def _check_needed(columns: Mapping[str, str], path: Path) -> None:
     """Raise ConfigError if a CSV of others lacks a column that it needs."""
-    lacking = [" or ".join(names) for names in NEEDED if not set(names) & set(columns)]
+    lacking = [" or ".join(names) for names in NEEDED_COLUMNS if not set(names) & set(columns)]
     if lacking:
         present = printable(", ".join(columns)) or "none"
         raise ConfigError(
-            f"{path} has no column {', and none '.join(lacking)}, but {present}: {WANTED}."
+            f"{path} has no column {', and none '.join(lacking)}, but {present}: {WAY_OUT}."
         )
 
 
 def _evaluations(rows: list[dict], path: Path, source: str | None) -> list[Evaluation]:
     """Evaluations of the rows of a rows.csv."""
-    parts = grouped(printable(rows), operator.itemgetter(*OF_ONE)).values()
-    return [Evaluation(part, path, _setting(part[0]), source=source) for part in parts]
+    parts = grouped(printable(rows), operator.itemgetter(*EVALUATION_COLUMNS)).values()
+    return [Evaluation(part, path, _setting_words(part[0]), source=source) for part in parts]
 
 
 def _lines_by_key(
     table: csv.DictReader, columns: Mapping[str, str], path: Path
 ) -> dict[tuple, dict[str | None, dict]]:
-    """{values of KEY: {seed: line}}. Raises ConfigError, with its number, for a faulty line."""
+    """{values of POINT_COLUMNS: {seed: line}}. Raises ConfigError, with its number, for a faulty
+    line.
+    """
     cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
     for row in whole_lines(table, path):
         texts = {
             name: str(printable(str(row[column] or "").strip())) for name, column in columns.items()
         }
         try:
-            line = _typed(texts)
-            by_seed = cells[tuple(line[name] for name in KEY)]
+            line = _typed_line(texts)
+            by_seed = cells[tuple(line[name] for name in POINT_COLUMNS)]
             if line["seed"] in by_seed:
-                method = " ".join(line[name] for name in METHOD)
+                method = " ".join(line[name] for name in METHOD_COLUMNS)
                 raise ValueError(
                     f"{method} at length {line['length']} appears twice: distinguish the lines by"
                     " method, or by a column seed"
@@ -140,7 +171,9 @@ def _lines_by_key(
     return cells
 
 
-def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
+def with_stated_intervals(
+    points: Iterable[CurvePoint], path: Path, source: str | None
+) -> list[CurvePoint]:
     """Points with the intervals and G that a curve.csv beside a rows.csv states for the same means.
 
     It had every target's loss.
@@ -148,7 +181,7 @@ def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():
         return list(points)
-    same_as = operator.attrgetter(*SAME)
+    same_as = operator.attrgetter(*SAME_MEAN_COLUMNS)
     in_curve = grouped(read_points(beside), same_as)
     completed = []
     for point in points:
@@ -160,14 +193,14 @@ def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list
                 if other.nll is not None and math.isclose(point.nll, other.nll, rel_tol=1e-9)
             )
             twin = next(same_losses, point)
-        columns = {name: getattr(twin, name) for name in OF_TARGETS}
+        columns = {name: getattr(twin, name) for name in COLUMNS_FROM_TARGETS}
         if twin.nll_half_width is not None:
-            columns |= {name: getattr(twin, name) for name in OF_LOSS}
+            columns |= {name: getattr(twin, name) for name in COLUMNS_OF_LOSS}
         completed.append(replace(point, **columns))
     return completed
 
 
-def _setting(row: dict) -> str:
+def _setting_words(row: dict) -> str:
     """Setting of a row in words; its targets and units in front, since a CSV may say no more."""
     units = f"{row['n_units']} {row['sem_unit']}s, {row['dtype']}"
     counts = units if row["position"] else f"{row['n_targets']} targets in {units}"
@@ -177,33 +210,34 @@ def _setting(row: dict) -> str:
     return f"{counts}; {setting or 'a CSV says no more'}"
 
 
-def match_setting(evaluation: Evaluation, others: Iterable[Evaluation]) -> Evaluation:
+def with_matching_setting(evaluation: Evaluation, others: Iterable[Evaluation]) -> Evaluation:
     """A CSV's evaluation with the setting of one on equal text, tokens and numbers.
 
     They share a table. It keeps its own setting where it states another.
     """
     for other in others:
         alike = any(
-            all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows
+            all(evaluation.first[name] == row[name] for name in SAME_TEXT_COLUMNS)
+            for row in other.rows
         )
         if alike and evaluation.first.get(SETTING) in (None, other.words):
             return replace(evaluation, setting=other.setting)
     return evaluation
 
 
-def _typed(texts: Mapping[str, str]) -> dict:
+def _typed_line(texts: Mapping[str, str]) -> dict:
     """{column: value} of a line of a CSV of others, losses in nats per token; None for no value.
 
     Raises ValueError, in words.
     """
-    line: dict = dict.fromkeys((*KEY, "seed", *LOSSES))
+    line: dict = dict.fromkeys((*POINT_COLUMNS, "seed", *LOSS_COLUMNS))
     line |= {name: text or None for name, text in texts.items()}
-    line["length"] = _tokens("length", texts.get("length"))
-    line["train_len"] = _tokens("train_len", texts.get("train_len"))
+    line["length"] = _tokens_or_none("length", texts.get("length"))
+    line["train_len"] = _tokens_or_none("train_len", texts.get("train_len"))
     in_nats = "nll" in texts
-    for name in LOSSES:
-        line[name] = _nats(name, texts.get(name), in_nats)
-    perplexity = _nats("ppl", texts.get("ppl"), in_nats)
+    for name in LOSS_COLUMNS:
+        line[name] = _nats_or_none(name, texts.get(name), in_nats)
+    perplexity = _nats_or_none("ppl", texts.get("ppl"), in_nats)
     line["ppl"] = perplexity
     if not in_nats:
         line["nll"] = perplexity
@@ -221,7 +255,7 @@ def _typed(texts: Mapping[str, str]) -> dict:
     return line
 
 
-def _number(name: str, text: str | None) -> float:
+def _number_or_nan(name: str, text: str | None) -> float:
     """Number of a cell, nan of an empty one. Raises ValueError, in words, for anything else."""
     try:
         return float(text or "nan")
@@ -229,9 +263,9 @@ def _number(name: str, text: str | None) -> float:
         raise ValueError(f"{name}={text} is not a number: write it like 3.52") from None
 
 
-def _tokens(name: str, text: str | None) -> int | None:
+def _tokens_or_none(name: str, text: str | None) -> int | None:
     """Number of tokens of a cell; None of an empty one. Raises ValueError, in words."""
-    value = _number(name, text)  # nan of an empty cell
+    value = _number_or_nan(name, text)  # nan of an empty cell
     if text and not (value >= 1 and value % 1 == 0):
         raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
     if MOST_TOKENS < value < math.inf:
@@ -242,12 +276,12 @@ def _tokens(name: str, text: str | None) -> int | None:
     return int(value) if math.isfinite(value) else None
 
 
-def _nats(name: str, text: str | None, in_nats: bool) -> float | None:
+def _nats_or_none(name: str, text: str | None, in_nats: bool) -> float | None:
     """Loss of a cell in nats, or of a perplexity unless `in_nats`; None if it is not finite.
 
     Raises ValueError, in words. A perplexity beside losses in nats is not checked.
     """
-    value = _number(name, text)
+    value = _number_or_nan(name, text)
     if not in_nats:
         if value <= 0:
             raise ValueError(f"{name}={value:g} is not a perplexity: give a number above 0")
@@ -277,7 +311,7 @@ def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
     Its interval is that which the file states for one seed, or Student's t over several.
     """
     losses = [math.nan if line["nll"] is None else line["nll"] for line in lines]
-    nll, half, _ = interval([(loss, None) for loss in losses], "")
+    nll, half, _ = mean_with_interval([(loss, None) for loss in losses], "")
     low = high = None
     if len(lines) == 1:
         low = lines[0]["low"]
@@ -285,7 +319,7 @@ def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
     elif half is not None:
         low = nll - half
         high = nll + half
-    floor = means(lines, ("floor",))["floor"]
+    floor = means_over_seeds(lines, ("floor",))["floor"]
     return CurvePoint(
         **key,
         setting=None,
@@ -297,11 +331,11 @@ def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
         difference=None if floor is None or nll is None else nll - floor,
         low=low,
         high=high,
-        by_seed={SEEDS: tuple(line["seed"] for line in lines), "nll": tuple(losses)},
+        by_seed={SEEDS_KEY: tuple(line["seed"] for line in lines), "nll": tuple(losses)},
     )
 
 
-def place(
+def in_sections(
     points: Iterable[CurvePoint], sections: list[list[CurvePoint]], csv_path: Path | None
 ) -> list[list[CurvePoint]]:
     """Sections, and each point in every one that its stated columns do not contradict.
@@ -311,7 +345,7 @@ def place(
     result = [list(section) for section in sections]
     # First those that state a training length, since the others go into their sections too.
     for point in sorted(points, key=lambda point: point.train_len is None):
-        fitting = [section for section in result if _fits(point, section)]
+        fitting = [section for section in result if _fits_section(point, section)]
         if not fitting:
             if point.train_len is None:
                 raise ConfigError(
@@ -321,22 +355,22 @@ def place(
             result.append([])
             fitting = [result[-1]]
         for section in fitting:
-            section.append(_placed(point, section[0] if section else point))
+            section.append(_with_section_columns(point, section[0] if section else point))
     return result
 
 
-def _fits(point: CurvePoint, section: list[CurvePoint]) -> bool:
+def _fits_section(point: CurvePoint, section: list[CurvePoint]) -> bool:
     """True for a section by length that a point's stated columns do not contradict."""
     first = section[0]
     return first.window is None and all(
-        getattr(point, name) in (None, getattr(first, name)) for name in STATED
+        getattr(point, name) in (None, getattr(first, name)) for name in STATED_COLUMNS
     )
 
 
-def _placed(point: CurvePoint, first: CurvePoint) -> CurvePoint:
+def _with_section_columns(point: CurvePoint, first: CurvePoint) -> CurvePoint:
     """Point with the columns of the first of its section, and the names of those not stated."""
-    columns = {name: getattr(first, name) for name in SECTION}
-    for name in STATED:
+    columns = {name: getattr(first, name) for name in SECTION_COLUMNS}
+    for name in STATED_COLUMNS:
         columns[name] = columns[name] or "not stated"
-    unstated = " ".join(name for name in STATED if getattr(point, name) is None)
+    unstated = " ".join(name for name in STATED_COLUMNS if getattr(point, name) is None)
     return replace(point, **columns, unstated=unstated or None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from posbench.common.quantities import plural
 from posbench.evaluation.registry import find_protocol
-from posbench.report.learned import LEARNED
+from posbench.report.learned import LEAST_LEARNED_SHARE
 from posbench.report.records import (
     SEEDS_ALIKE,
     ContextPoint,
@@ -16,19 +16,19 @@ from posbench.report.records import (
     StepPoint,
     grouped,
     interval_units,
-    span,
-    two_seeds,
+    range_text,
+    two_seeds_note,
 )
-from posbench.report.scores import GUESSES
+from posbench.report.scores import GUESS_WORDS
 from posbench.report.seed_marks import mark_lines
-from posbench.report.tables import NEVER
+from posbench.report.tables import NEVER_LEARNED
 
-MARKS = (
+MARKS_LINE = (
     "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not"
     " prove that nothing is lost)"
 )
 MARKS_BY_POSITION = "< a lower loss than without extension, > a higher one, ~ zero lies inside"
-EARLY = ", or what there is where a document begins"
+EARLY_TARGETS_WORDS = ", or what there is where a document begins"
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 PARENT_UNASKED = (
     "the parent was not asked inside its window, so that a failure says nothing of a method"
@@ -53,20 +53,22 @@ def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
             f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says"
             " nothing of other corpora"
         )
-        lines.append(MARKS_BY_POSITION if by_position else MARKS)
-    return _below(curve, targets_of(first), "loss and bits per byte are means over them", lines)
+        lines.append(MARKS_BY_POSITION if by_position else MARKS_LINE)
+    return _lines_below(
+        curve, targets_words(first), "loss and bits per byte are means over them", lines
+    )
 
 
 def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which
     methods have not learned the task.
     """
-    measured = f"{questions_of(section)}, the same for every method"
-    lines = [*guessed(section), _of_answer_losses(section), *unlearned(section)]
-    return _below(section, measured, _in_brackets(section), lines)
+    measured = f"{questions_words(section)}, the same for every method"
+    lines = [*guess_lines(section), _answer_loss_words(section), *unlearned_lines(section)]
+    return _lines_below(section, measured, _accuracy_interval_words(section), lines)
 
 
-def _in_brackets(section: Sequence[Score]) -> str:
+def _accuracy_interval_words(section: Sequence[Score]) -> str:
     """Text on the intervals of accuracies, such as "in brackets: 95 % interval, Student's t over
     seeds crossed with examples".
     """
@@ -83,7 +85,7 @@ def _in_brackets(section: Sequence[Score]) -> str:
     return f"in brackets: 95 % interval, {'; '.join(rules)}"
 
 
-def _of_answer_losses(section: Sequence[Score]) -> str:
+def _answer_loss_words(section: Sequence[Score]) -> str:
     """Text on -ln p and its interval. Depths of what is asked for are chosen and not drawn: they
     are strata.
     """
@@ -107,12 +109,12 @@ def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
         f"G: the gain from the second half of the window, the loss with {train_len // 2} tokens"
         f" minus that with {train_len}"
     )
-    interval = interval_of_doubling(section)
+    interval = doubling_interval_words(section)
     if interval:
         meaning += f"; +- : half a {interval}; ~ zero lies inside"
-    return _below(
+    return _lines_below(
         section,
-        contexts_of(section),
+        contexts_words(section),
         "losses are means over them",
         [meaning],
         protocol_words=", extension recompute_window with c tokens",
@@ -121,7 +123,7 @@ def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
 
 def below_steps(section: Sequence[StepPoint]) -> list[str]:
     """Lines below the table of losses by length while models trained."""
-    return _below(
+    return _lines_below(
         section,
         f"the same {section[0].n_targets} targets of the validation split at every length and step",
         "losses are means over them",
@@ -129,7 +131,7 @@ def below_steps(section: Sequence[StepPoint]) -> list[str]:
     )
 
 
-def _below(
+def _lines_below(
     section: Sequence[Record],
     measured: str,
     means: str,
@@ -147,8 +149,8 @@ def _below(
     ]
     if first.setting:
         result.append(f"setting: {first.setting}")
-    result.append(f"seeds: {span(record.n_seeds for record in section)}; {means}")
-    result += [*mark_lines(section), *lines, *two_seeds(section)]
+    result.append(f"seeds: {range_text(record.n_seeds for record in section)}; {means}")
+    result += [*mark_lines(section), *lines, *two_seeds_note(section)]
     if any(record.untested for record in section):
         result.append(UNTESTED)
     return result
@@ -167,7 +169,7 @@ def unstated_lines(section: Iterable[Record]) -> list[str]:
     ]
 
 
-def _units(point: CurvePoint | ContextPoint) -> str:
+def _units_words(point: CurvePoint | ContextPoint) -> str:
     """Number of units, and in brackets those that a setting chooses by name, such as "12 documents
     (`longest`)".
     """
@@ -176,11 +178,11 @@ def _units(point: CurvePoint | ContextPoint) -> str:
     return plural(point.n_units, point.sem_unit) + chosen
 
 
-def targets_of(point: CurvePoint) -> str:
+def targets_words(point: CurvePoint) -> str:
     """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
-    units = _units(point)
+    units = _units_words(point)
     if point.window:
         return f"every token of windows of {point.window} tokens in {units}, by its position"
     if getattr(find_protocol(point.protocol), "same_targets", False):
@@ -188,26 +190,26 @@ def targets_of(point: CurvePoint) -> str:
     return f"targets in {units}"
 
 
-def contexts_of(section: Sequence[ContextPoint]) -> str:
+def contexts_words(section: Sequence[ContextPoint]) -> str:
     """Text on the targets that a section's losses are means over."""
     first = section[0]
-    early = EARLY if first.protocol in ("sliding", "tiled_targets") else ""
-    return f"the same {first.n_targets} targets in {_units(first)} for every c{early}"
+    early = EARLY_TARGETS_WORDS if first.protocol in ("sliding", "tiled_targets") else ""
+    return f"the same {first.n_targets} targets in {_units_words(first)} for every c{early}"
 
 
-def questions_of(section: Iterable[Score]) -> str:
+def questions_words(section: Iterable[Score]) -> str:
     """Text on the questions of a section: their number at each length, and the definition of a
     right answer.
     """
     over_depths = [score for score in section if score.depth is None]
-    texts = span(score.n_texts for score in over_depths)
-    answers = span(score.n_answers for score in over_depths)
+    texts = range_text(score.n_texts for score in over_depths)
+    answers = range_text(score.n_answers for score in over_depths)
     return (
         f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
     )
 
 
-def guessed(section: Iterable[Score]) -> list[str]:
+def guess_lines(section: Iterable[Score]) -> list[str]:
     """Lines on the shares that guesses get right at the shortest and the longest length, for each
     part of a task.
     """
@@ -215,7 +217,7 @@ def guessed(section: Iterable[Score]) -> list[str]:
     scores.sort(key=lambda score: score.length)
     lines = []
     for task, of_task in grouped(scores, lambda score: score.task).items():
-        for column, guess in GUESSES.items():
+        for column, guess in GUESS_WORDS.items():
             shares = dict.fromkeys(
                 f"{getattr(score, column):.3f} at {score.length} tokens"
                 for score in (of_task[0], of_task[-1])
@@ -224,14 +226,14 @@ def guessed(section: Iterable[Score]) -> list[str]:
     return lines
 
 
-def unlearned(section: Sequence[Score]) -> list[str]:
+def unlearned_lines(section: Sequence[Score]) -> list[str]:
     """Lines on the trainings that have not learned a task inside the window, or were not asked
     there.
     """
-    bound = f"accuracy at the longest length inside the window below {LEARNED}"
+    bound = f"accuracy at the longest length inside the window below {LEAST_LEARNED_SHARE}"
     if any(score.behind.tuned_from for score in section):
         bound += ", the parent's too"
-    never = f"{NEVER} ({bound}), so that nothing beyond counts against a method"
+    never = f"{NEVER_LEARNED} ({bound}), so that nothing beyond counts against a method"
     left_out = f"left out of the means ({bound})"
     reasons = (never, UNASKED, PARENT_UNASKED, left_out)
     names: dict[str, dict[str, dict[str, None]]]  # {reason: {task: names}}
@@ -259,7 +261,7 @@ def unlearned(section: Sequence[Score]) -> list[str]:
     ]
 
 
-def interval_of_doubling(section: Sequence[ContextPoint]) -> str:
+def doubling_interval_words(section: Sequence[ContextPoint]) -> str:
     """Text on a section's intervals and their units; "" without intervals."""
     units = interval_units(
         step.over for step in section if step.doubling_half_width is not None and step.over

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
 from posbench.report.records import (
-    SEEDS,
+    SEEDS_KEY,
     ContextPoint,
     CurvePoint,
     Score,
     SectionKey,
     StepPoint,
 )
-from posbench.report.report import Report, collect
-from posbench.report.table_formats import METHOD
+from posbench.report.report import Report, collect_report
+from posbench.report.table_formats import METHOD_COLUMNS
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS, find_results, shortest_endings
 from posbench.runs.columns import NEVER_EMPTY, TABLE
@@ -27,10 +27,16 @@ from posbench.runs.rows import key, read_csv, read_eval
 if TYPE_CHECKING:
     import pandas
 
-KINDS = {int: "Int64", float: "float64", bool: "bool"}  # Int64 holds missing numbers as well
-DTYPES = {column.name: KINDS[column.kind] for column in TABLE if column.kind in KINDS}
-DTYPES |= {name: "int64" for name in NEVER_EMPTY if DTYPES.get(name) == "Int64"}
-RECORDS: dict[str, type[SectionKey]] = {
+DTYPE_OF_TYPE = {
+    int: "Int64",
+    float: "float64",
+    bool: "bool",
+}  # Int64 holds missing numbers as well
+COLUMN_DTYPES = {
+    column.name: DTYPE_OF_TYPE[column.kind] for column in TABLE if column.kind in DTYPE_OF_TYPE
+}
+COLUMN_DTYPES |= {name: "int64" for name in NEVER_EMPTY if COLUMN_DTYPES.get(name) == "Int64"}
+RECORD_TYPES: dict[str, type[SectionKey]] = {
     "curve": CurvePoint,
     "context": ContextPoint,
     "accuracy": Score,
@@ -38,7 +44,7 @@ RECORDS: dict[str, type[SectionKey]] = {
     "validation": StepPoint,
 }
 # {field of Facts: column}
-BEHIND = {
+FACT_COLUMNS = {
     "encoding": "encoding_name",
     "extension": "extension_name",
     "trained_in": "trained_in",
@@ -86,18 +92,18 @@ def row_frame(rows: Iterable[dict]) -> "pandas.DataFrame":
     import pandas
 
     columns = [column.name for column in TABLE]
-    return pandas.DataFrame(list(rows), columns=columns, dtype=object).astype(DTYPES)
+    return pandas.DataFrame(list(rows), columns=columns, dtype=object).astype(COLUMN_DTYPES)
 
 
-def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
+def read_frame(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
     """Points of runs, reports, bundles, CSVs or globs; see posbench.frame.
 
     Raises ConfigError for an unknown `what`, RunError for damage.
     """
-    if what not in RECORDS:
+    if what not in RECORD_TYPES:
         raise ConfigError(
-            f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose"
-            f" from {', '.join(RECORDS)}."
+            f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORD_TYPES)}"
+            f": choose from {', '.join(RECORD_TYPES)}."
         )
     report = read_report(paths)
     sections = {
@@ -108,13 +114,13 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
         "validation": report.validations,
     }
     points = [point for section in sections[what] for point in section]
-    return frame(points, RECORDS[what])
+    return record_frame(points, RECORD_TYPES[what])
 
 
 def read_report(paths: str | Path | Iterable[str | Path]) -> Report:
     """Report of runs, reports, bundles, CSVs or globs, without a title."""
     results = find_results([paths] if isinstance(paths, str | Path) else paths)
-    return collect(
+    return collect_report(
         results.eval_files(),
         "",
         "scripts/run.py",
@@ -124,9 +130,9 @@ def read_report(paths: str | Path | Iterable[str | Path]) -> Report:
     )
 
 
-def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
-    """DataFrame of records, with a column for each of a CSV of `kind`, for each of BEHIND, and for
-    the values of seeds (`seed_columns`), which are tuples.
+def record_frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
+    """DataFrame of records, with a column for each of a CSV of `kind`, for each of FACT_COLUMNS,
+    and for the values of seeds (`seed_columns`), which are tuples.
 
     A missing number is <NA> or NaN.
     """
@@ -135,11 +141,13 @@ def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.Data
     types = get_type_hints(kind)
     types_behind = get_type_hints(Facts)
     dtypes = {name: _column_dtype(types[name]) for name in _csv_columns(kind)}
-    dtypes_behind = {column: _column_dtype(types_behind[name]) for name, column in BEHIND.items()}
+    dtypes_behind = {
+        column: _column_dtype(types_behind[name]) for name, column in FACT_COLUMNS.items()
+    }
     table = []
     for record in records:
         values = [getattr(record, name) for name in dtypes]
-        values += [getattr(record.behind, name) for name in BEHIND]
+        values += [getattr(record.behind, name) for name in FACT_COLUMNS]
         values += [(record.by_seed or {}).get(name) for name in seed_columns(kind).values()]
         table.append(values)
     columns = [*dtypes, *dtypes_behind, *seed_columns(kind)]
@@ -152,7 +160,7 @@ def seed_columns(kind: type[SectionKey]) -> dict[str, str]:
     >>> seed_columns(Score)
     {'seeds': 'seeds', 'accuracy_by_seed': 'accuracy'}
     """
-    return {SEEDS: SEEDS} | {f"{name}_by_seed": name for name in kind.BY_SEED}
+    return {SEEDS_KEY: SEEDS_KEY} | {f"{name}_by_seed": name for name in kind.BY_SEED}
 
 
 def _csv_columns(kind: type[SectionKey]) -> list[str]:
@@ -160,7 +168,7 @@ def _csv_columns(kind: type[SectionKey]) -> list[str]:
     return [field.name for field in fields(kind) if field.metadata.get("column", True)]
 
 
-def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score] | list[StepPoint]:
+def records_of_frame(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score] | list[StepPoint]:
     """The points, scores of tasks, or losses by step that a frame was made of, in its order.
 
     What it has no column for is unknown.
@@ -173,23 +181,23 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score] | list[
     elif "step" in table:
         kind = StepPoint
     of_seeds = seed_columns(kind)
-    columns = [*_csv_columns(kind), *BEHIND.values(), *of_seeds]
+    columns = [*_csv_columns(kind), *FACT_COLUMNS.values(), *of_seeds]
     filled = table.reindex(columns=columns).astype(object)
     points = []
     for line in filled.where(pandas.notna(filled), None).to_dict("records"):
-        facts = {name: line.pop(column) for name, column in BEHIND.items()}
+        facts = {name: line.pop(column) for name, column in FACT_COLUMNS.items()}
         by_seed = {name: line.pop(column) for column, name in of_seeds.items()}
-        for name in METHOD:
+        for name in METHOD_COLUMNS:
             line[name] = line[name] or "none"
         line["untested"] = bool(line["untested"])
         facts["encoding"] = facts["encoding"] or line["encoding"]
         facts["extension"] = facts["extension"] or line["extension"]
-        values = by_seed if by_seed[SEEDS] else None
+        values = by_seed if by_seed[SEEDS_KEY] else None
         points.append(kind(**line, facts=Facts(**facts, line=line["encoding"]), by_seed=values))
     return points
 
 
-def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
+def frame_by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
     """Frame of several sweeps, the folder of each in `source`, CSVs beside the first.
 
     Those without rows are in attrs["empty"].
@@ -212,10 +220,10 @@ def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataF
     tables = {}  # {short name of the sweep: frame}
     for folder, name in shortest_endings(list(sweeps)).items():
         beside = [] if tables else csvs
-        table = read([*sweeps[folder], *beside], what)
+        table = read_frame([*sweeps[folder], *beside], what)
         tables[name] = table.assign(source=table.source.fillna(name))
     with_rows = [table for table in tables.values() if len(table)] or list(tables.values())[:1]
-    joined = pandas.concat(with_rows, ignore_index=True) if with_rows else read(csvs, what)
+    joined = pandas.concat(with_rows, ignore_index=True) if with_rows else read_frame(csvs, what)
     joined.attrs["empty"] = [name for name, table in tables.items() if not len(table)]
     return joined
 
@@ -228,4 +236,4 @@ def _column_dtype(hint: object) -> str:
     """
     options = get_args(hint) or (hint,)
     value_type = next(option for option in options if option is not NoneType)
-    return KINDS.get(value_type, "object")
+    return DTYPE_OF_TYPE.get(value_type, "object")

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from posbench.report.labels import Labels
 from posbench.report.records import grouped
 from posbench.report.references import References
-from posbench.report.tables import number
+from posbench.report.tables import number_text
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata
 from posbench.statistics.crossed import Estimate
 
-MANY = 24  # lines of a section, above which the seeds of an encoding share one
+MOST_LINES = 24  # lines of a section, above which the seeds of an encoding share one
 FAILED = (
     "gate failed: nothing shows that the model uses the second half of its window, so comparisons"
     " between methods are unreliable: "
@@ -69,7 +69,7 @@ def gain_lines(
     gains: list[Gain] = []
     unknown: list[UnknownGain] = []
     ways_on: dict[str, None] = {}
-    for evaluation in _trainings(evaluations):
+    for evaluation in _last_evaluations(evaluations):
         row = evaluation.first
         encoding = label(row)[0]
         key = evaluation.key
@@ -82,8 +82,8 @@ def gain_lines(
         gain = Gain(encoding, protocol, row["train_len"], row["seed"], references.gains[key])
         gains.append(gain)
         if not gain.passed:
-            ways_on[_way_on(evaluation, origins)] = None
-    lines = _lines_of_encodings(gains) if len(gains) > MANY else _lines_of_trainings(gains)
+            ways_on[_way_on_sentence(evaluation, origins)] = None
+    lines = _lines_of_encodings(gains) if len(gains) > MOST_LINES else _lines_of_trainings(gains)
     return [*lines, *_lines_of_unknown(unknown), *ways_on]
 
 
@@ -95,7 +95,7 @@ def _keys_by_windows(references: References) -> dict[tuple, tuple]:
     return keys
 
 
-def _trainings(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+def _last_evaluations(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """The last evaluation by length of each training, by encoding and seed."""
     by_run = {
         evaluation.first["run_id"]: evaluation
@@ -116,7 +116,7 @@ def _why_unknown(evaluation: Evaluation) -> str:
     )
 
 
-def _way_on(evaluation: Evaluation, origins: Mapping[Path, RunMetadata]) -> str:
+def _way_on_sentence(evaluation: Evaluation, origins: Mapping[Path, RunMetadata]) -> str:
     """Sentence on what mends a failed gate."""
     if evaluation.first["finetune"]:
         return WAY_ON_OF_CHILD
@@ -129,8 +129,8 @@ def _lines_of_trainings(gains: Iterable[Gain]) -> list[str]:
     """Lines such as "G rope seed 0: 32 -> 64 tokens of context bring 0.105 +- ... gate: ok"."""
     lines = []
     for gain in gains:
-        name = f"{gain.encoding} seed {gain.seed}{_by(gain.protocol)}"
-        lines.append(f"G {name}: {_bring(gain.train_len)} {_estimate(gain)}")
+        name = f"{gain.encoding} seed {gain.seed}{_protocol_words(gain.protocol)}"
+        lines.append(f"G {name}: {_context_words(gain.train_len)} {_estimate_words(gain)}")
     return lines
 
 
@@ -140,8 +140,8 @@ def _lines_of_encodings(gains: Iterable[Gain]) -> list[str]:
     alike = grouped(gains, lambda gain: (gain.encoding, gain.protocol, gain.train_len))
     for (encoding, protocol, train_len), of_encoding in alike.items():
         by_seed = {gain.seed: gain for gain in of_encoding}
-        name = f"{encoding} {_seeds(by_seed)}{_by(protocol)}"
-        lines.append(f"G {name}: {_bring(train_len)} {_mean(by_seed)}")
+        name = f"{encoding} {_seed_words(by_seed)}{_protocol_words(protocol)}"
+        lines.append(f"G {name}: {_context_words(train_len)} {_mean_words(by_seed)}")
     return lines
 
 
@@ -151,49 +151,49 @@ def _lines_of_unknown(unknown: Iterable[UnknownGain]) -> list[str]:
     for reason, trainings in grouped(unknown, lambda training: training.reason).items():
         by_encoding = grouped(trainings, lambda training: training.encoding)
         names = [
-            f"{encoding} {_seeds(training.seed for training in of_encoding)}"
+            f"{encoding} {_seed_words(training.seed for training in of_encoding)}"
             for encoding, of_encoding in by_encoding.items()
         ]
         lines.append(f"G {'; '.join(names)}: {reason}")
     return lines
 
 
-def _by(protocol: str) -> str:
+def _protocol_words(protocol: str) -> str:
     return f" (by {protocol})" if protocol else ""
 
 
-def _bring(train_len: int) -> str:
+def _context_words(train_len: int) -> str:
     return f"{train_len // 2} -> {train_len} tokens of context bring"
 
 
-def _seeds(numbers: Iterable[int]) -> str:
+def _seed_words(numbers: Iterable[int]) -> str:
     """Seeds in words.
 
-    >>> _seeds([1, 0, 1]), _seeds([2])
+    >>> _seed_words([1, 0, 1]), _seed_words([2])
     ('seeds 0, 1', 'seed 2')
     """
     seeds = sorted(set(numbers))
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
-def _mean(gains: Mapping[int, Gain]) -> str:
+def _mean_words(gains: Mapping[int, Gain]) -> str:
     """Mean over {seed: G}, its range and the gate, such as "0.105 nats/token (0.1 to 0.11); gate:
     ok".
     """
     values = [gain.estimate.value for gain in gains.values()]
-    mean = f"{number(sum(values) / len(values))} nats/token"
+    mean = f"{number_text(sum(values) / len(values))} nats/token"
     if len(values) > 1:
-        mean += f" ({number(min(values))} to {number(max(values))})"
+        mean += f" ({number_text(min(values))} to {number_text(max(values))})"
     failed = [seed for seed, gain in gains.items() if not gain.passed]
-    gate = f"failed, {_seeds(failed)}" if failed else "ok"
+    gate = f"failed, {_seed_words(failed)}" if failed else "ok"
     return f"{mean}; gate: {gate}"
 
 
-def _estimate(gain: Gain) -> str:
+def _estimate_words(gain: Gain) -> str:
     """G with its interval and the gate, such as "0.105 +- 0.004 nats/token, 95 % above 0.101; gate:
     ok".
     """
-    value = number(gain.estimate.value)
+    value = number_text(gain.estimate.value)
     low, high = gain.estimate.interval()
     if math.isnan(low):
         return (
@@ -201,5 +201,5 @@ def _estimate(gain: Gain) -> str:
             " nothing: evaluate.windows for more"
         )
     gate = "ok" if low > 0 else f"failed, {-low:.2g} nats/token short"
-    half_width = number((high - low) / 2)
-    return f"{value} +- {half_width} nats/token, 95 % above {number(low)}; gate: {gate}"
+    half_width = number_text((high - low) / 2)
+    return f"{value} +- {half_width} nats/token, 95 % above {number_text(low)}; gate: {gate}"

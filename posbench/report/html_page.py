@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.figures.registry import report_figures
-from posbench.report.html_parts import LACKING, NUMBER, Grid, anchored, link, svg, template
+from posbench.report.html_parts import (
+    NO_VALUE_TEXTS,
+    NUMBER_AT_START,
+    Grid,
+    anchored,
+    inlined_svg,
+    link,
+    template,
+)
 from posbench.report.method_words import source_suffix
 from posbench.report.records import SectionKey, grouped
-from posbench.report.references import reference
-from posbench.report.table_formats import METHOD, Table
-from posbench.report.tables import number
+from posbench.report.references import reference_kind
+from posbench.report.table_formats import METHOD_COLUMNS, Table
+from posbench.report.tables import number_text
 from posbench.results.bundle import shown_folder
 from posbench.results.distinguish import differing
 from posbench.results.evaluation import Evaluation
@@ -25,8 +33,8 @@ from posbench.results.run_metadata import ABSENT, RunMetadata, training_settings
 if TYPE_CHECKING:
     from posbench.report.report import Part, Report
 
-REFERENCES = {"floor": " (the floor)", "half": " (half the window, for G)"}
-COLOURS = (
+REFERENCE_WORDS = {"floor": " (the floor)", "half": " (half the window, for G)"}
+COLOURS_LINE = (
     "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper"
     " the further"
 )
@@ -44,16 +52,16 @@ class PagePart:
     evaluations: Grid
 
 
-def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
+def report_html(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
     """HTML of the whole page, equal for equal input. `drawn`: {name: png and svg} of the figures of
     each part.
     """
     sources = Sources(report)
     page_headings = [
-        *(f"Inside the window: {heading}" for heading in headings(report.contexts)),
-        *headings(report.scores),
-        *headings(report.sections),
-        *headings(report.validations),
+        *(f"Inside the window: {heading}" for heading in section_headings(report.contexts)),
+        *section_headings(report.scores),
+        *section_headings(report.sections),
+        *section_headings(report.validations),
     ]
     counts = Counter()
     parts = []
@@ -62,37 +70,43 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         counts[part.kind] += 1
         tables = [sources.results(table, part.evaluations) for table in part.tables]
         evaluations = sources.evaluations(part.evaluations)
-        drawings = _drawings(figures, anchor, report.title)
-        parts.append(PagePart(anchor, heading, drawings, tables, _lines(part), evaluations))
+        drawings = _inlined_figures(figures, anchor, report.title)
+        parts.append(
+            PagePart(anchor, heading, drawings, tables, _lines_below_tables(part), evaluations)
+        )
     readable = [origin for origin in report.origins.values() if origin.config]
     values = differing([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     return template("page.html").render(
         report=report,
-        titles=_titles(),
+        titles=_figure_titles(),
         parts=parts,
         trainings=sources.trainings(),
         readable=readable,
         differing=values,
-        differences=differences(names, values),
+        differences=differences_grid(names, values),
         absent=ABSENT,
     )
 
 
-def _titles() -> dict[str, str]:
+def _figure_titles() -> dict[str, str]:
     return {figure.name: figure.title for figure in report_figures()}
 
 
-def _drawings(figures: Mapping[str, Sequence[Path]], anchor: str, title: str) -> dict[str, Markup]:
+def _inlined_figures(
+    figures: Mapping[str, Sequence[Path]], anchor: str, title: str
+) -> dict[str, Markup]:
     """{name: svg to stand in the page} of {name: png and svg}."""
     drawings = {}
     for name, (_, path) in figures.items():
         text = path.read_text(encoding="utf-8")
-        drawings[name] = svg(text, f"{anchor}-{name}-", f"{_titles()[name]}: {title}")
+        drawings[name] = inlined_svg(
+            text, f"{anchor}-{name}-", f"{_figure_titles()[name]}: {title}"
+        )
     return drawings
 
 
-def _lines(part: "Part") -> list[str]:
+def _lines_below_tables(part: "Part") -> list[str]:
     """Lines below the tables of a part: the report's, and the page's own on colours and links."""
     lines = list(part.lines)
     if part.kind == "section":
@@ -100,13 +114,13 @@ def _lines(part: "Part") -> list[str]:
         half_width = "change_half_width" if by_position else "half_width"
         if any(getattr(point, half_width) is not None for point in part.points):
             reference_name = "the loss without extension" if by_position else "the floor"
-            lines.append(COLOURS.format(reference_name))
+            lines.append(COLOURS_LINE.format(reference_name))
     if part.evaluations:
         lines.append("seeds: each leads to its training")
-    return [_signs(line) for line in lines]
+    return [_with_plus_minus_sign(line) for line in lines]
 
 
-def headings(sections: Sequence[Sequence[SectionKey]]) -> list[str]:
+def section_headings(sections: Sequence[Sequence[SectionKey]]) -> list[str]:
     """Headings of the sections: protocol, training length and corpus, and what else differs between
     sections alike in these.
     """
@@ -145,7 +159,7 @@ class Sources:
         rows = []
         for row in table.rows:
             names = tuple(cell.text for cell in row[: table.names])
-            cells = [replace(cell, interval=_signs(cell.interval)) for cell in row]
+            cells = [replace(cell, interval=_with_plus_minus_sign(cell.interval)) for cell in row]
             rows.append([*cells, Markup(" ").join(links[names])])
         numeric = range(table.names, len(table.columns))
         return Grid([*table.columns, "seeds"], rows, numeric, table.title)
@@ -153,7 +167,7 @@ class Sources:
     def evaluations(self, evaluations: Iterable[Evaluation]) -> Grid:
         """Table of evaluations, with their commits, G and lengths."""
         columns = [
-            *(*METHOD, "seed", "training", "evaluation", "commit of the evaluation"),
+            *(*METHOD_COLUMNS, "seed", "training", "evaluation", "commit of the evaluation"),
             *("G", "gate", "lengths"),
         ]
         return Grid(columns, list(map(self._evaluation_row, evaluations)), numeric=(3, 7))
@@ -166,11 +180,11 @@ class Sources:
         gain, gate = "-", "unknown"
         estimate = self.report.references.gains.get(evaluation.key)
         if estimate:
-            gain = number(estimate.value)
+            gain = number_text(estimate.value)
             gate = "ok" if estimate.lower > 0 else "failed"
         return [
             encoding,
-            extension + REFERENCES.get(reference(first), ""),
+            extension + REFERENCE_WORDS.get(reference_kind(first), ""),
             scale,
             first["seed"],
             link(first["run_id"], self.anchors[evaluation.origin]),
@@ -217,7 +231,7 @@ def _provenance_cells(origin: RunMetadata) -> list[object]:
     ]
 
 
-def differences(names: Sequence[Markup], values: Mapping[str, Sequence[str]]) -> Grid:
+def differences_grid(names: Sequence[Markup], values: Mapping[str, Sequence[str]]) -> Grid:
     """Table of {key: its value in each of the trainings `names`}. The more numerous of keys and
     trainings are its rows.
     """
@@ -230,10 +244,10 @@ def differences(names: Sequence[Markup], values: Mapping[str, Sequence[str]]) ->
     numeric = [
         index
         for index in range(1, len(columns))
-        if all(NUMBER.match(row[index]) or row[index] in LACKING for row in rows)
+        if all(NUMBER_AT_START.match(row[index]) or row[index] in NO_VALUE_TEXTS for row in rows)
     ]
     return Grid(columns, rows, numeric)
 
 
-def _signs(text: str) -> str:
+def _with_plus_minus_sign(text: str) -> str:
     return text.replace("+-", "\u00b1")

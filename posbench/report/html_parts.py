@@ -14,14 +14,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
-from posbench.report.table_formats import FAILS, GAINS, LEVEL, TableCell
+from posbench.report.table_formats import FAILS_MARK, GAINS_MARK, LEVEL_MARK, TableCell
 from posbench.results.run_metadata import ABSENT
 
-NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
-LACKING = ("-", "not finite", "unknown", "null", ABSENT, "")
-TINTS = {GAINS: "0,158,115", FAILS: "213,94,0", LEVEL: "120,120,120"}  # red, green, blue
+NUMBER_AT_START = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
+NO_VALUE_TEXTS = ("-", "not finite", "unknown", "null", ABSENT, "")
+TINT_COLOURS = {
+    GAINS_MARK: "0,158,115",
+    FAILS_MARK: "213,94,0",
+    LEVEL_MARK: "120,120,120",
+}  # red, green, blue
 LEVEL_DEPTH = 0.08
-CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -45,52 +49,52 @@ def template(name: str) -> Template:
         autoescape=True,
         trim_blocks=True,
         undefined=StrictUndefined,
-        finalize=_printable,
+        finalize=_printable_text,
     )
-    environment.filters |= {"link": link, "tint": tint, "sha256": _sha256}
+    environment.filters |= {"link": link, "tint": tint_style, "sha256": _sha256_base64}
     return environment.get_template(name)
 
 
-def _printable(value: object) -> str:
+def _printable_text(value: object) -> str:
     return value if isinstance(value, Markup) else str(printable(str(value)))
 
 
-def _sha256(text: str) -> str:
+def _sha256_base64(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def link(text: object, anchor: str) -> Markup:
     """Link to another place of the page."""
-    return Markup('<a href="#{}">{}</a>').format(anchor, _printable(text))
+    return Markup('<a href="#{}">{}</a>').format(anchor, _printable_text(text))
 
 
 def anchored(text: object, anchor: str) -> Markup:
     """Text with an anchor for links."""
-    return Markup('<span id="{}">{}</span>').format(anchor, _printable(text))
+    return Markup('<span id="{}">{}</span>').format(anchor, _printable_text(text))
 
 
-def tint(cell: object) -> str:
+def tint_style(cell: object) -> str:
     """Style of a cell: green below the floor, orange above, grey if the interval contains zero.
     Deeper if larger, up to 1 nat/token.
     """
-    if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINTS:
+    if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINT_COLOURS:
         return ""
     depth = LEVEL_DEPTH
-    if cell.mark != LEVEL:
+    if cell.mark != LEVEL_MARK:
         depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5
-    return Markup(f' style="background:rgba({TINTS[cell.mark]},{depth:.2f})"')
+    return Markup(f' style="background:rgba({TINT_COLOURS[cell.mark]},{depth:.2f})"')
 
 
-def svg(text: str, prefix: str, label: str) -> Markup:
+def inlined_svg(text: str, prefix: str, label: str) -> Markup:
     """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`,
     at a width that can be read.
     """
-    root = ElementTree.fromstring(CONTROLS.sub("", text))
+    root = ElementTree.fromstring(CONTROL_CHARACTERS.sub("", text))
     for metadata in root.findall("{*}metadata"):
         root.remove(metadata)
     for element in root.iter():
-        element.tag = _local(element.tag)
-        attributes = {_local(name): value for name, value in element.attrib.items()}
+        element.tag = _local_name(element.tag)
+        attributes = {_local_name(name): value for name, value in element.attrib.items()}
         element.attrib.clear()
         for name, value in attributes.items():
             if name == "id":
@@ -107,6 +111,6 @@ def svg(text: str, prefix: str, label: str) -> Markup:
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _local(name: str) -> str:
+def _local_name(name: str) -> str:
     """Name of an element or attribute without its namespace in braces."""
     return name.split("}")[-1]

@@ -11,10 +11,13 @@ from posbench.config.names import closest_yaml, group_yamls
 from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
-METHODS = {"encoding": "encoding_args", "extension": "extension_args"}  # {column: of its arguments}
+ARGUMENT_COLUMNS = {
+    "encoding": "encoding_args",
+    "extension": "extension_args",
+}  # {column: of its arguments}
 # keys of the steps that weights were trained for: of a whole training, or until one was kept
-STEPS, STEP = "train.steps", "train.step"
-ABSENT = object()  # value of an argument that a method does not have
+STEPS_KEY, STEP_KEY = "train.steps", "train.step"
+ABSENT_ARGUMENT = object()  # value of an argument that a method does not have
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Labels:
         self.steps: dict[str, int] = {}  # of the runs whose labels name them
         for run_id, words in self.variants.items():
             n_steps = (steps or {}).get(run_id)
-            if words.keys() & {STEPS, STEP} and isinstance(n_steps, int):
+            if words.keys() & {STEPS_KEY, STEP_KEY} and isinstance(n_steps, int):
                 self.steps[run_id] = n_steps
         self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}
-        for row in map(trained_part_moved, rows):
-            for group, column in METHODS.items():
+        for row in map(with_trained_part_as_extension, rows):
+            for group, column in ARGUMENT_COLUMNS.items():
                 sets = self.args[group, closest_yaml(group, row[group], row[column])]
                 if (row[column] or {}) not in sets:
                     sets.append(row[column] or {})
@@ -68,7 +71,7 @@ class Labels:
         """Labels of a row, such as ("rope tuned from rope-64", "yarn (trained in)", "none")."""
         # A fine-tuned row names the extension that was trained in as a part of its encoding; tables
         # show it as the extension.
-        as_shown = trained_part_moved(row)
+        as_shown = with_trained_part_as_extension(row)
         extension = self._method("extension", as_shown)
         if as_shown["extension"] != row["extension"]:
             extension += " (trained in)"
@@ -79,14 +82,15 @@ class Labels:
 
     def training(self, row: dict) -> str:
         """Label of the encoding of a row, whatever the step of its training."""
-        return self._encoding(trained_part_moved(row), without=(STEP,))
+        return self._encoding(with_trained_part_as_extension(row), without=(STEP_KEY,))
 
     def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
-        moved = trained_part_moved(row)
+        moved = with_trained_part_as_extension(row)
         parent = run_prefix(row["finetune"]) if row["finetune"] else None
         encoding, extension = (
-            closest_yaml(group, moved[group], moved[column]) for group, column in METHODS.items()
+            closest_yaml(group, moved[group], moved[column])
+            for group, column in ARGUMENT_COLUMNS.items()
         )
         return Facts(
             encoding,
@@ -94,7 +98,7 @@ class Labels:
             trained_in=moved["extension"] != row["extension"],
             tuned_from=parent,
             steps=self.steps.get(row["run_id"]),
-            line=self._encoding(moved, without=(STEPS, STEP)),
+            line=self._encoding(moved, without=(STEPS_KEY, STEP_KEY)),
             keeps_encoding=parent is not None and parent.rpartition("-")[0] == encoding,
             setting=setting,
         )
@@ -111,20 +115,22 @@ class Labels:
 
     def _method(self, group: str, row: dict) -> str:
         """Name of a method with the arguments that tell it apart, such as "ntk multiplier=2.0"."""
-        args = row[METHODS[group]] or {}
+        args = row[ARGUMENT_COLUMNS[group]] or {}
         method = closest_yaml(group, row[group], args)
         usual = group_yamls(group).get(method, {})
         words = [method]
         for key, value in sorted(args.items()):
-            if usual.get(key, ABSENT) == value:
+            if usual.get(key, ABSENT_ARGUMENT) == value:
                 continue
             others = self.args[group, method]
-            if self.all_arguments or any(other.get(key, ABSENT) != value for other in others):
+            if self.all_arguments or any(
+                other.get(key, ABSENT_ARGUMENT) != value for other in others
+            ):
                 words.append(f"{key}={short_value(value)}")
         return " ".join(words)
 
 
-def trained_part_moved(row: dict) -> dict:
+def with_trained_part_as_extension(row: dict) -> dict:
     """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside
     another extension as a trained part.
     """

@@ -1,34 +1,34 @@
 """Trainings that have learned a task: a rule on the share of right answers at the longest length
 inside the window.
 
-A training that is right in less than LEARNED of them has not learned the task, and beyond its
-window it shows nothing of a method. A fine-tuned training is asked together with its parent, in the
-parent's window: what the parent knew, a method or the fine-tuning has broken, and that counts. The
-parent's answers are those of its own evaluation, or of a child of zero steps without an extension,
-which is the same model under another name."""
+A training that is right in less than LEAST_LEARNED_SHARE of them has not learned the task, and
+beyond its window it shows nothing of a method. A fine-tuned training is asked together with its
+parent, in the parent's window: what the parent knew, a method or the fine-tuning has broken, and
+that counts. The parent's answers are those of its own evaluation, or of a child of zero steps
+without an extension, which is the same model under another name."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from posbench.report.labels import STEPS, Labels
-from posbench.report.references import plain
+from posbench.report.labels import STEPS_KEY, Labels
+from posbench.report.references import is_plain
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata
 
 # share of right answers at the longest length inside the window below which a task was not learned
-LEARNED = 0.5
-REACH = "train.parent.reach"  # tokens of the parent's window
+LEAST_LEARNED_SHARE = 0.5
+PARENT_WINDOW_KEY = "train.parent.reach"  # tokens of the parent's window
 # end of the task of a row on the questions inside or outside of a window alone
-APART = re.compile(r" (inside|outside) \d+$")
+INSIDE_OR_OUTSIDE = re.compile(r" (inside|outside) \d+$")
 
 
-def learned_by(task: str) -> str:
+def task_that_shows_learning(task: str) -> str:
     """Task whose accuracy inside the window says if a task was learned.
 
-    >>> learned_by("mqar 4 pairs outside 64")
+    >>> task_that_shows_learning("mqar 4 pairs outside 64")
     'mqar 4 pairs'
     """
-    return APART.sub("", task)
+    return INSIDE_OR_OUTSIDE.sub("", task)
 
 
 class Learned:
@@ -45,15 +45,15 @@ class Learned:
         for evaluation in evaluations:
             first = evaluation.first
             run_id, *setting = evaluation.key
-            method = None if plain(first) else first["eval_id"]
+            method = None if is_plain(first) else first["eval_id"]
             if first["finetune"]:
                 self.parents[run_id] = first["finetune"]
-            for row in _inside(evaluation, first["train_len"]):
+            for row in _rows_inside(evaluation, first["train_len"]):
                 self.shares[run_id, *setting, method, row["task"]] = row["accuracy"]
             config = runs[run_id].config if run_id in runs else {}
-            if method is None and _is_parent(label, first, config):
+            if method is None and _is_parent_itself(label, first, config):
                 # Its answers inside the parent's window stand for the parent's own.
-                for row in _inside(evaluation, config[REACH]):
+                for row in _rows_inside(evaluation, config[PARENT_WINDOW_KEY]):
                     of_parent = (first["finetune"], *setting, None, row["task"])
                     self.shares.setdefault(of_parent, row["accuracy"])
 
@@ -62,9 +62,9 @@ class Learned:
         of its own and its ancestors'.
 
         None if it is unknown: nobody was asked inside a window, or the parent was not, and the
-        fine-tuned training has not LEARNED."""
+        fine-tuned training has not LEAST_LEARNED_SHARE."""
         run_id, *setting = evaluation.key
-        task = learned_by(row["task"])
+        task = task_that_shows_learning(row["task"])
         of_run = self.shares.get((run_id, *setting, None, task))
         if of_run is None:
             of_run = self.shares.get((run_id, *setting, row["eval_id"], task))
@@ -77,7 +77,7 @@ class Learned:
         if not shares:
             return None
         largest = max(shares)
-        return None if parent_unasked and largest < LEARNED else largest
+        return None if parent_unasked and largest < LEAST_LEARNED_SHARE else largest
 
     def _ancestors(self, run_id: str) -> list[str]:
         """Ids of the parent, its parent and so on, as far as they are known."""
@@ -87,13 +87,13 @@ class Learned:
         return names
 
 
-def _inside(evaluation: Evaluation, window: int) -> Iterator[dict]:
+def _rows_inside(evaluation: Evaluation, window: int) -> Iterator[dict]:
     """Rows over all depths of the lengths inside a window of so many tokens, the longest last."""
     rows = [row for row in evaluation.rows if row["length"] <= window and row["depth"] is None]
     yield from sorted(rows, key=lambda row: row["length"])
 
 
-def _is_parent(label: Labels, row: dict, config: Mapping[str, object]) -> bool:
+def _is_parent_itself(label: Labels, row: dict, config: Mapping[str, object]) -> bool:
     """True if a fine-tuned training is its parent under another name: no step, no extension and no
     other encoding or scale.
     """
@@ -101,5 +101,8 @@ def _is_parent(label: Labels, row: dict, config: Mapping[str, object]) -> bool:
     same_methods = facts.keeps_encoding and not facts.trained_in
     unscaled = row["trained_scale"] in (None, "none")
     return (
-        same_methods and unscaled and config.get(STEPS) == 0 and isinstance(config.get(REACH), int)
+        same_methods
+        and unscaled
+        and config.get(STEPS_KEY) == 0
+        and isinstance(config.get(PARENT_WINDOW_KEY), int)
     )

@@ -7,7 +7,8 @@ from posbench.common.files import sha256_json
 from posbench.config.identity import method_args, method_name
 from posbench.position.default_beta import PUBLISHED, default_beta
 
-MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
+# numbers of a list from which a label has the first, the last and four digits of its hash
+LONG_LIST = 8
 
 
 def parts_joined(encoding: str, *others: str) -> str:
@@ -33,23 +34,25 @@ def short_value(value: object) -> str:
     """
     if isinstance(value, dict) and "_target_" in value:
         return method_name(value)
-    if isinstance(value, list) and len(value) >= MANY:
+    if isinstance(value, list) and len(value) >= LONG_LIST:
         return f"{value[0]}..{value[-1]}#{sha256_json(value)[:4]}"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def arguments(args: Mapping[str, object], train_len: int | None = None) -> str:
+def arguments_text(args: Mapping[str, object], train_len: int | None = None) -> str:
     """Arguments with their values, without those that are null; a method among these by its name.
 
     `train_len` in tokens, where it is known that a null beta stands for `default_beta`.
 
     >>> rope = {"_target_": "posbench.encodings.rope.RoPE", "base": 500.0}
-    >>> arguments({"window": 32, "cut": None, "local": rope})
+    >>> arguments_text({"window": 32, "cut": None, "local": rope})
     'window=32, local=rope(base=500.0)'
-    >>> arguments({"alpha": 1.0, "beta": None}, train_len=64)
+    >>> arguments_text({"alpha": 1.0, "beta": None}, train_len=64)
     'alpha=1.0, beta=2.546 (null; 32 is published)'
     """
-    texts = {key: _full_value(value, train_len) for key, value in args.items() if value is not None}
+    texts = {
+        key: _full_value_text(value, train_len) for key, value in args.items() if value is not None
+    }
     alpha = args.get("alpha")
     beta_is_null = "beta" in args and args["beta"] is None
     if beta_is_null and train_len is not None and isinstance(alpha, int | float):
@@ -57,11 +60,11 @@ def arguments(args: Mapping[str, object], train_len: int | None = None) -> str:
     return ", ".join(f"{key}={text}" for key, text in texts.items())
 
 
-def _full_value(value: object, train_len: int | None) -> str:
+def _full_value_text(value: object, train_len: int | None) -> str:
     """Value of an argument, such as "32", "rope(base=500.0)" or "{first=1, last=2}"."""
     if not isinstance(value, dict):
         return str(value)
-    inner = arguments(method_args(value), train_len)
+    inner = arguments_text(method_args(value), train_len)
     if "_target_" not in value:
         return f"{{{inner}}}"
     name = method_name(value)

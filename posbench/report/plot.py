@@ -46,41 +46,48 @@ from posbench.report.figures.uncertainty import (
     value_by_seed,
 )
 from posbench.report.figures.validations import late_loss_range
-from posbench.report.footnotes import questions_of, targets_of
-from posbench.report.frame import records
+from posbench.report.footnotes import questions_words, targets_words
+from posbench.report.frame import records_of_frame
 from posbench.report.method_words import source_suffix
-from posbench.report.records import CurvePoint, Score, StepPoint, grouped, span, two_seeds
-from posbench.report.table_formats import METHOD
+from posbench.report.records import (
+    CurvePoint,
+    Score,
+    StepPoint,
+    grouped,
+    range_text,
+    two_seeds_note,
+)
+from posbench.report.table_formats import METHOD_COLUMNS
 from posbench.statistics.over_seeds import SeedValue, over_seeds
 
 if TYPE_CHECKING:
     import pandas
 
 # {word for y: name of the axis}
-UNITS = {
+Y_NAMES = {
     "nats": "loss (nats/token)",
     "ppl": "perplexity",
     "bpb": "bits/byte",
     "accuracy": "accuracy",
 }
 # {word for y that is nats minus a reference: that reference}
-DIFFERENCES = {"difference": "floor", "change": "change"}
+REFERENCE_OF_Y = {"difference": "floor", "change": "change"}
 # {reference: its name}; other references are lines
-REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}
-ANY = object()  # any source
-XS = {
+REFERENCE_NAMES = {"none": "", "floor": "floor", "change": "no extension"}
+ANY_SOURCE = object()  # any source
+X_NAMES = {
     "length": "length at evaluation (tokens)",
     "multiple": "length / training length",
     "position": "position (tokens)",
     "step": "step of training",
 }
 STYLES = ("paper", "dark")
-SECTIONS = 4  # lines of a caption on what was measured
-LOST = 8  # names of lines that state nothing
-LISTED = 20  # words that an error lists
-MANY = 12  # places on x; with more, lines have no markers
-HIDDEN = "hidden"  # intervals that are not drawn, since they would hide the lines
-SHARED = "shared seeds"  # basis of a difference to a line of other trainings
+MOST_SECTION_LINES = 4  # lines of a caption on what was measured
+MOST_LEFT_OUT = 8  # names of lines that state nothing
+MOST_LISTED = 20  # words that an error lists
+MOST_MARKED_PLACES = 12  # places on x; with more, lines have no markers
+HIDDEN_BARS = "hidden"  # intervals that are not drawn, since they would hide the lines
+SHARED_SEEDS = "shared seeds"  # basis of a difference to a line of other trainings
 MOST_EXPONENT = 500.0  # nats whose perplexity is drawn as it is
 
 
@@ -104,7 +111,9 @@ class Options:
 
 
 class Quantities(NamedTuple):
-    """Drawn values: a unit of UNITS, minus a reference (REFERENCES, or a line), by an x of XS."""
+    """Drawn values: a unit of Y_NAMES, minus a reference (REFERENCE_NAMES, or a line), by an x of
+    X_NAMES.
+    """
 
     unit: str
     reference: str
@@ -113,7 +122,7 @@ class Quantities(NamedTuple):
     @property
     def reference_is_line(self) -> bool:
         """True if the reference is the name of a line."""
-        return self.reference not in REFERENCES
+        return self.reference not in REFERENCE_NAMES
 
     @property
     def level(self) -> float | None:
@@ -125,8 +134,8 @@ class Quantities(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the y axis, such as "loss minus floor (nats/token)"."""
-        head, bracket, rest = UNITS[self.unit].partition(" (")
-        reference = REFERENCES.get(self.reference, shortened(self.reference))
+        head, bracket, rest = Y_NAMES[self.unit].partition(" (")
+        reference = REFERENCE_NAMES.get(self.reference, shortened(self.reference))
         if reference:
             head += f" / that of {reference}" if self.unit == "ppl" else f" minus {reference}"
         return head + bracket + rest
@@ -138,12 +147,12 @@ def draw_figure(
     """Figure, and the function that gives the lines of its caption."""
     import matplotlib
 
-    one_of("size", options.size, SIZES)
-    one_of("style", options.style, STYLES)
-    one_of("bars", options.bars or INTERVAL, BARS)
-    frame = _checked(frame)
+    checked_choice("size", options.size, SIZES)
+    checked_choice("style", options.style, STYLES)
+    checked_choice("bars", options.bars or INTERVAL, BARS)
+    frame = _complete_frame(frame)
     by_position = frame.window.notna() if "window" in frame else frame.train_len.isna()
-    drawn = _quantities(frame, by_position, options)
+    drawn = _drawn_quantities(frame, by_position, options)
     table = frame[by_position if drawn.x == "position" else ~by_position]
     table = table[table.depth.isna()] if "depth" in table else table  # of tasks all depths together
     if table.empty:
@@ -151,7 +160,7 @@ def draw_figure(
         way_out = f": choose x={other}" if len(frame) else ", since the frame is empty"
         raise ConfigError(f"Nothing here was measured by {drawn.x}{way_out}.")
     table = _with_marks(table, drawn, options.bars or INTERVAL)
-    table = selected(table, options.lines)
+    table = selected_rows(table, options.lines)
     table = _without_early(table, drawn, options)
     shown = table[table.mark.notna()]
     if shown.empty:
@@ -159,18 +168,18 @@ def draw_figure(
             f"None of these lines states {drawn.name}: choose another y or reference."
         )
     bars = options.bars or _usual_bars(shown)
-    if bars == HIDDEN:
+    if bars == HIDDEN_BARS:
         table["mark"] = [mark and replace(mark, low=None, high=None) for mark in table.mark]
         shown = table[table.mark.notna()]
     _check_xlim(shown, options.xlim)
     names = LineNames(list(table.point), options.labels)
     for word in options.labels:
-        one_of("labels", word, names.known())
-    columns = listed(options.panel)
+        checked_choice("labels", word, names.known())
+    columns = split_words(options.panel)
     for name in columns if columns != ["none"] else ():
-        one_of("panel", name, frame.columns, ", or none")
+        checked_choice("panel", name, frame.columns, ", or none")
     panels = _panels(shown, columns, names, drawn.x)
-    axes = _axes(shown, drawn, options)
+    axes = _axes_spec(shown, drawn, options)
     of_bars = [line.removesuffix(COMPARE_PAIRED).strip() for line in _bars_lines(shown, bars)]
     footnotes = [joined_sentences(axes.scales, *of_bars)]
     # print dollar signs in names as they are
@@ -178,11 +187,11 @@ def draw_figure(
         figure = draw_at_size(panels, axes, options.size, options.title, footnotes)
     if options.style == "dark":
         darken(figure)
-    return figure, functools.partial(_caption, table, drawn, names, axes.scales, bars)
+    return figure, functools.partial(_caption_lines, table, drawn, names, axes.scales, bars)
 
 
-def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
-    """Frame with all columns of METHOD and an index of its own.
+def _complete_frame(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Frame with all columns of METHOD_COLUMNS and an index of its own.
 
     Raises ConfigError for a frame of rows, or without a needed column.
     """
@@ -197,23 +206,26 @@ def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
                 f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths,"
                 " 'accuracy') have all."
             )
-    method = {name: frame.get(name, "none") for name in METHOD}
+    method = {name: frame.get(name, "none") for name in METHOD_COLUMNS}
     return frame.assign(**method).reset_index(drop=True)  # joined frames repeat their index
 
 
 def _with_marks(table: "pandas.DataFrame", drawn: Quantities, bars: str) -> "pandas.DataFrame":
     """Table with columns point, x, other (what is subtracted), basis and mark (None for no value).
 
-    The basis is the column of the point that its bar belongs to, or SHARED."""
-    points = records(table)
-    table = table.assign(point=points, x=_places(points, drawn.x), other=None)
+    The basis is the column of the point that its bar belongs to, or SHARED_SEEDS."""
+    points = records_of_frame(table)
+    table = table.assign(point=points, x=_x_places(points, drawn.x), other=None)
     if drawn.reference_is_line:
-        table["other"] = _of_line(table, drawn.reference)
+        table["other"] = _reference_points(table, drawn.reference)
     table["basis"] = [
-        _basis(point, drawn, other) for point, other in zip(table.point, table.other, strict=True)
+        _basis_column(point, drawn, other)
+        for point, other in zip(table.point, table.other, strict=True)
     ]
     rows = zip(table.point, table.x, table.basis, table.other, strict=True)
-    table["mark"] = [_mark(point, x, drawn, basis, other, bars) for point, x, basis, other in rows]
+    table["mark"] = [
+        _mark_of_point(point, x, drawn, basis, other, bars) for point, x, basis, other in rows
+    ]
     return table
 
 
@@ -238,22 +250,22 @@ def _check_xlim(shown: "pandas.DataFrame", xlim: tuple[float | None, float | Non
         )
 
 
-def one_of(name: str, value: object, choices: Iterable[str], more: str = "") -> str:
+def checked_choice(name: str, value: object, choices: Iterable[str], more: str = "") -> str:
     """The value. Raises ConfigError, which lists the choices, for one that is not among them."""
     choices = list(dict.fromkeys(choices))
     if value not in choices:
         near = did_you_mean(value, choices)
-        listed_choices = first_of(choices, LISTED)
+        listed_choices = first_of(choices, MOST_LISTED)
         raise ConfigError(
             f"{name}={value} is unknown here{near}: choose from {listed_choices}{more}."
         )
     return str(value)
 
 
-def listed(words: str | Sequence[str] | None) -> list[str]:
+def split_words(words: str | Sequence[str] | None) -> list[str]:
     """Words between commas, but not at those within brackets.
 
-    >>> listed("rope, longrope short=[1,2]")
+    >>> split_words("rope, longrope short=[1,2]")
     ['rope', 'longrope short=[1,2]']
     """
     # A comma within brackets has a closing one behind it, and no opening one before that.
@@ -261,7 +273,7 @@ def listed(words: str | Sequence[str] | None) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _quantities(
+def _drawn_quantities(
     frame: "pandas.DataFrame", by_position: "pandas.Series", options: Options
 ) -> Quantities:
     """Unit, reference and x of a figure of a frame; `by_position`: True for rows by position."""
@@ -269,19 +281,19 @@ def _quantities(
     usual_x = "position" if len(frame) and by_position.all() else "length"
     if by_step:
         usual_x = "step"
-    x = one_of("x", options.x or usual_x, XS)
+    x = checked_choice("x", options.x or usual_x, X_NAMES)
     if by_step != (x == "step"):
         raise ConfigError(
             f"x={x} does not fit this frame: x=step needs posbench.frame(paths, 'validation'), and"
             " that needs x=step."
         )
     usual_y = _usual_y(frame, by_position, x, options.reference)
-    y = one_of("y", options.y or usual_y, [*UNITS, *DIFFERENCES])
+    y = checked_choice("y", options.y or usual_y, [*Y_NAMES, *REFERENCE_OF_Y])
     unit = y
     reference = options.reference or "none"
-    if y in DIFFERENCES:
+    if y in REFERENCE_OF_Y:
         unit = "nats"
-        reference = DIFFERENCES[y]
+        reference = REFERENCE_OF_Y[y]
         if options.reference not in (None, reference):
             raise ConfigError(
                 f"y={y} has the reference {reference}: type y=nats reference={options.reference}."
@@ -309,7 +321,7 @@ def _usual_y(
     return "difference" if all_have else "nats"
 
 
-def _places(points: Sequence[Point], x: str) -> list[float]:
+def _x_places(points: Sequence[Point], x: str) -> list[float]:
     """Places of points on x. A bin of positions stands in its middle."""
     if x == "length":
         return [float(point.length) for point in points]
@@ -327,38 +339,42 @@ def _places(points: Sequence[Point], x: str) -> list[float]:
     return middles
 
 
-def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "pandas.DataFrame":
+def selected_rows(
+    table: "pandas.DataFrame", lines: str | Sequence[str] | None
+) -> "pandas.DataFrame":
     """Rows of the lines that are named, in the order of the names.
 
     A name is A|B|C for encoding, extension and scale; parts that it leaves out are any.
     """
     import pandas
 
-    line_names = listed(lines)
+    line_names = split_words(lines)
     if not line_names:
         return table
     parts = []
     for name in line_names:
-        rows = table[_matching(table, name)]
+        rows = table[_matching_rows(table, name)]
         if rows.empty:
-            keys = dict.fromkeys(zip(*(table[column] for column in METHOD), strict=True))
-            one_of("lines", name, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys])
+            keys = dict.fromkeys(zip(*(table[column] for column in METHOD_COLUMNS), strict=True))
+            checked_choice(
+                "lines", name, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys]
+            )
         parts.append(rows)
     rows = pandas.concat(parts)
     return rows[~rows.index.duplicated()]
 
 
-def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.Series":
+def _matching_rows(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.Series":
     """True for the rows of a line; `rest` stands for the parts that its name leaves out."""
     words = [word.strip() for word in re.split(r"\||\s\+\s", line)]
     words = ["none" if word == "no extension" else word for word in words]
-    mask = table.encoding.notna() & (len(words) <= len(METHOD))
-    for name, word in zip(METHOD, words + [rest] * len(METHOD), strict=False):
+    mask = table.encoding.notna() & (len(words) <= len(METHOD_COLUMNS))
+    for name, word in zip(METHOD_COLUMNS, words + [rest] * len(METHOD_COLUMNS), strict=False):
         mask &= (table[name] == word) | (word == "*")
     return mask
 
 
-def _of_line(table: "pandas.DataFrame", line: str) -> list[Point | None]:
+def _reference_points(table: "pandas.DataFrame", line: str) -> list[Point | None]:
     """For each row the point of a line at its place, of its section and task.
 
     It is from the row's source if the line is there, else from any.
@@ -367,16 +383,16 @@ def _of_line(table: "pandas.DataFrame", line: str) -> list[Point | None]:
     def place(row, source: object) -> tuple:
         return row.point.section, getattr(row.point, "task", None), row.x, source
 
-    rows = table[_matching(table, line, "none")]
+    rows = table[_matching_rows(table, line, "none")]
     if rows.empty:
         methods = ("|".join(point.method[:3]) for point in table.point)
-        one_of("reference", line, methods, ", or floor, change, none")
+        checked_choice("reference", line, methods, ", or floor, change, none")
     points: dict[tuple, Point] = {}  # the first of each place
     for row in rows.itertuples():
         points.setdefault(place(row, row.point.source), row.point)
-        points.setdefault(place(row, ANY), row.point)
+        points.setdefault(place(row, ANY_SOURCE), row.point)
     return [
-        points.get(place(row, row.point.source), points.get(place(row, ANY)))
+        points.get(place(row, row.point.source), points.get(place(row, ANY_SOURCE)))
         for row in table.itertuples()
     ]
 
@@ -390,9 +406,9 @@ class Reading(NamedTuple):
     seeds: Mapping[object, float] = {}
 
 
-def _basis(point: Point, drawn: Quantities, other: Point | None) -> str:
-    """Column of a point that is drawn, or SHARED for its difference to a line of other trainings;
-    `other` is subtracted.
+def _basis_column(point: Point, drawn: Quantities, other: Point | None) -> str:
+    """Column of a point that is drawn, or SHARED_SEEDS for its difference to a line of other
+    trainings; `other` is subtracted.
     """
     if drawn.reference == "change":
         return "change"
@@ -408,14 +424,18 @@ def _basis(point: Point, drawn: Quantities, other: Point | None) -> str:
         and other.method == (point.encoding, "none", "none", point.source)
         and point.change is not None
     )
-    return "change" if is_paired else SHARED
+    return "change" if is_paired else SHARED_SEEDS
 
 
-def _mark(
+def _mark_of_point(
     point: Point, x: float, drawn: Quantities, basis: str, other: Point | None, bars: str
 ) -> Mark | None:
     """Mark of a point at its place, None where it states no value; `other` is subtracted."""
-    reading = _difference(point, drawn, other) if basis == SHARED else _reading(point, basis)
+    reading = (
+        _difference_reading(point, drawn, other)
+        if basis == SHARED_SEEDS
+        else _reading(point, basis)
+    )
     if reading.value is None:
         return None
     if drawn.unit == "bpb" and not (point.bpb and point.nll):  # its bytes are not known
@@ -449,7 +469,7 @@ def _reading(point: Point, column: str) -> Reading:
     return Reading(value, *ends, value_by_seed(point, column))
 
 
-def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading:
+def _difference_reading(point: Point, drawn: Quantities, other: Point | None) -> Reading:
     """Accuracy or loss of a point minus that of another line, over the seeds that both have.
 
     Without such seeds it is the difference of means, without an interval."""
@@ -486,7 +506,7 @@ def _panels(
     dividing = list(columns) or telling_columns(points, lambda point: point.source)
     by_method = x == "step" and not columns
     if by_method:
-        dividing = [*(name for name in dividing if name != TOKENS), *METHOD]
+        dividing = [*(name for name in dividing if name != TOKENS), *METHOD_COLUMNS]
     if columns == ["none"]:
         dividing = []
     parts = table.groupby(dividing, sort=False, dropna=False) if dividing else [((), table)]
@@ -495,11 +515,11 @@ def _panels(
         part = list(rows.point)
         headings = list(map(names.value, dividing, key))
         if by_method:  # the last columns are those of the method, which has one name
-            headings = [*headings[: -len(METHOD)], line_name(*key[-len(METHOD) :])]
-            columns = METHOD
+            headings = [*headings[: -len(METHOD_COLUMNS)], line_name(*key[-len(METHOD_COLUMNS) :])]
+            columns = METHOD_COLUMNS
         for group in [Group("", part)] if columns else panel_groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
-            few = len({marks[id(point)].x for point in group.points}) <= MANY
+            few = len({marks[id(point)].x for point in group.points}) <= MOST_MARKED_PLACES
             marked = functools.partial(mark, shape=None if few else "")
             lines = lines_of_methods(group.points, points, marked, names)
             others = [line.marks for line in marked_lines(group.others, mark)]
@@ -515,7 +535,7 @@ def _panels(
     return panels
 
 
-def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
+def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
     """Axes of all panels. Raises ConfigError for a logarithmic one that ends at 0 or below."""
     level = drawn.level
     bent = level == 0 and drawn.unit != "accuracy"
@@ -523,7 +543,9 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     if drawn.x == "step":
         log -= {"x"}
     if options.log is not None:
-        log = {one_of("log", word, "xy") for word in listed(options.log) if word != "none"}
+        log = {
+            checked_choice("log", word, "xy") for word in split_words(options.log) if word != "none"
+        }
     if drawn.unit == "accuracy" and level is None:
         low, high = -0.03, 1.04  # around all shares
     else:
@@ -540,7 +562,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
                 f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of"
                 " log."
             )
-    x_name = XS[drawn.x]
+    x_name = X_NAMES[drawn.x]
     windows = {getattr(point, "window", None) for point in table.point}
     if drawn.x == "position" and len(windows) == 1:
         x_name = f"position in a window of {windows.pop()} tokens"
@@ -556,7 +578,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     )
 
 
-def _caption(
+def _caption_lines(
     table: "pandas.DataFrame", drawn: Quantities, names: LineNames, scales: str, bars: str
 ) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and lines that do not state it."""
@@ -574,7 +596,7 @@ def _caption(
         )
     shown = table[table.mark.notna()]
     lines.append(joined_sentences(scales, *_bars_lines(shown, bars)))
-    lost = _lost_line(table)
+    lost = _left_out_line(table)
     if lost:
         lines.append(lost)
     barred = []
@@ -582,38 +604,38 @@ def _caption(
         if mark.low is not None:  # an interval may end at 0
             barred.append(point)
     measured = [point for point in barred if isinstance(point, CurvePoint) and not point.foreign]
-    lines += as_sentences(two_seeds(measured))
+    lines += as_sentences(two_seeds_note(measured))
     if any(point.untested for point in table.point):
         lines.append("* a pair its authors have not tested.")
     return lines
 
 
 def _usual_bars(shown: "pandas.DataFrame") -> str:
-    """Bars of a figure without a choice: HIDDEN for intervals that would hide the lines."""
+    """Bars of a figure without a choice: HIDDEN_BARS for intervals that would hide the lines."""
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)
         # Intervals of paired differences hide no lines.
         values = [getattr(point, basis) for point in points] if basis in UNPAIRED_COLUMNS else [0.0]
         if bars_hide_lines(points, basis, max(values) - min(values)):
-            return HIDDEN
+            return HIDDEN_BARS
     return INTERVAL
 
 
 def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
     """Sentences on the bars of drawn points, one for each basis."""
-    if bars == HIDDEN:
+    if bars == HIDDEN_BARS:
         return [BARS_TOO_WIDE]
     lines = []
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)
-        if basis == SHARED:
-            lines.append(_shared_line(points, list(rows["other"]), bars))
+        if basis == SHARED_SEEDS:
+            lines.append(_shared_seeds_line(points, list(rows["other"]), bars))
         else:
             lines.append(bars_line(points, basis, bars))
     return [line for line in lines if line]
 
 
-def _shared_line(points: Sequence[Point], others: Sequence[Point], bars: str) -> str:
+def _shared_seeds_line(points: Sequence[Point], others: Sequence[Point], bars: str) -> str:
     """Sentence on the bars of differences to a line of other trainings."""
     column = "accuracy" if isinstance(points[0], Score) else "nll"
     counts = []
@@ -628,23 +650,27 @@ def _shared_line(points: Sequence[Point], others: Sequence[Point], bars: str) ->
     if not counts:
         return "No bars: the lines have fewer than two seeds in common."
     if bars == SEED_LINES:
-        return f"Thin lines: the {span(counts)} seeds that both lines have."
+        return f"Thin lines: the {range_text(counts)} seeds that both lines have."
     return (
-        f"Bars: 95 % t interval of the difference over the {span(counts)} seeds that both lines"
-        " have; compare.py has it over documents as well."
+        f"Bars: 95 % t interval of the difference over the {range_text(counts)} seeds that both"
+        " lines have; compare.py has it over documents as well."
     )
 
 
 def _section_lines(table: "pandas.DataFrame", names: LineNames) -> list[str]:
-    """Line of each source and section on what was measured; of more than SECTIONS the number."""
+    """Line of each source and section on what was measured; of more than MOST_SECTION_LINES the
+    number.
+    """
     lines: dict[str, None] = {}
     sections = grouped(table.point, lambda point: (point.source, point.section))
     for (source, _), points in sections.items():
         line = data_line(points, _measured_words(points)) + "."
         lines[f"{names.source(source)}: {line}" if source else line] = None
-    shown = list(lines)[:SECTIONS]
-    if len(lines) > SECTIONS:
-        shown.append(f"And {len(lines) - SECTIONS} more of other data, lengths or settings.")
+    shown = list(lines)[:MOST_SECTION_LINES]
+    if len(lines) > MOST_SECTION_LINES:
+        shown.append(
+            f"And {len(lines) - MOST_SECTION_LINES} more of other data, lengths or settings."
+        )
     return shown
 
 
@@ -653,10 +679,10 @@ def _measured_words(points: Sequence[Point]) -> str:
     first = points[0]
     if isinstance(first, StepPoint):
         return f"the same {first.n_targets} targets at every length and step"
-    return questions_of(points) if isinstance(first, Score) else targets_of(first)
+    return questions_words(points) if isinstance(first, Score) else targets_words(first)
 
 
-def _lost_line(table: "pandas.DataFrame") -> str:
+def _left_out_line(table: "pandas.DataFrame") -> str:
     """Line on the methods that have no mark; "" if all have one."""
     points = table[table.mark.isna()].point
     lost = list(
@@ -664,4 +690,4 @@ def _lost_line(table: "pandas.DataFrame") -> str:
     )
     if not lost:
         return ""
-    return f"Left out where it is not known: {first_of(lost, LOST)}."
+    return f"Left out where it is not known: {first_of(lost, MOST_LEFT_OUT)}."

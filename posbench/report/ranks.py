@@ -16,12 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from posbench.report.learned import learned_by
-from posbench.report.records import Score, by_task
-from posbench.report.table_formats import METHOD, Table, TableCell
+from posbench.report.learned import task_that_shows_learning
+from posbench.report.records import Score, scores_by_task
+from posbench.report.table_formats import METHOD_COLUMNS, Table, TableCell
 
 FEWEST_TASKS, FEWEST_METHODS = 2, 3  # fewer are read more easily in their own tables
-RANKED = (
+RANKS_LINE = (
     "1 / rank by accuracy among the methods that learned a task, the mean over tasks and lengths"
     " beyond training; alike ones share the mean of their ranks, and cells in which all are alike"
     " are left out"
@@ -49,8 +49,8 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
     tasks = []  # [{method: {length: score}}]
     for section in sections:
         compared = [score for score in section if score.extension != "recompute_window"]
-        for task, cells in by_task(compared).items():
-            if learned_by(task) == task:
+        for task, cells in scores_by_task(compared).items():
+            if task_that_shows_learning(task) == task:
                 tasks.append(cells)
     methods = dict.fromkeys(method for cells in tasks for method in cells)
     if len(tasks) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
@@ -89,16 +89,16 @@ def _ranks_by_length(cells: dict[tuple, dict[int, Score]]) -> list[dict[tuple, f
             if score.learned and length > score.train_len:
                 accuracies[length][method] = score.accuracy
     return [
-        _ranks(accuracies[length])
+        _ranks_with_ties(accuracies[length])
         for length in sorted(accuracies)
         if len({*accuracies[length].values()}) > 1
     ]
 
 
-def _ranks(accuracies: dict[tuple, float]) -> dict[tuple, float]:
+def _ranks_with_ties(accuracies: dict[tuple, float]) -> dict[tuple, float]:
     """Ranks from 1, the most accurate; alike ones share the mean of their ranks.
 
-    >>> _ranks({"rope": 0.5, "alibi": 0.75, "fox": 0.5})
+    >>> _ranks_with_ties({"rope": 0.5, "alibi": 0.75, "fox": 0.5})
     {'rope': 2.5, 'alibi': 1.0, 'fox': 2.5}
     """
     values = list(accuracies.values())
@@ -111,7 +111,13 @@ def _ranks(accuracies: dict[tuple, float]) -> dict[tuple, float]:
 
 def rank_table(ranks: Sequence[MethodRank]) -> Table:
     """Table of a report's ranks."""
-    columns = [*METHOD, "mean reciprocal rank", "best in", "of cells", "tasks never learned"]
+    columns = [
+        *METHOD_COLUMNS,
+        "mean reciprocal rank",
+        "best in",
+        "of cells",
+        "tasks never learned",
+    ]
     rows = []
     for line in ranks:
         value = "-" if line.reciprocal_rank is None else f"{line.reciprocal_rank:.2f}"

@@ -14,8 +14,8 @@ from posbench.report.references import Seed
 from posbench.results.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
-SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
-UNWRITTEN = {
+SECTION_COLUMNS = ("protocol", "data", "tokenizer", "train_len", "setting")
+NOT_A_COLUMN = {
     "default": None,
     "kw_only": True,
     "compare": False,
@@ -24,7 +24,7 @@ UNWRITTEN = {
 }  # no column of a CSV
 # units of Wilson's interval over the texts of one seed, where all have the same accuracy
 SEEDS_ALIKE = "examples (seeds alike)"
-SEEDS = "seeds"  # key of the numbers of the seeds in `SectionKey.by_seed`
+SEEDS_KEY = "seeds"  # key of the numbers of the seeds in `SectionKey.by_seed`
 MOST = {
     "encodings": 300,
     "methods": 1_000,
@@ -47,22 +47,22 @@ class SectionKey:
     train_len: int
     setting: str | None  # windows, targets and number format in words
     # Both are unknown of a record that was read from a CSV.
-    facts: Facts | None = field(**UNWRITTEN)
-    seeds: Sequence[Seed] | None = field(**UNWRITTEN)
-    # {column of BY_SEED: its value for each seed}, and SEEDS: their numbers. A frame keeps it.
-    by_seed: Mapping[str, tuple] | None = field(**UNWRITTEN)
+    facts: Facts | None = field(**NOT_A_COLUMN)
+    seeds: Sequence[Seed] | None = field(**NOT_A_COLUMN)
+    # {column of BY_SEED: its value for each seed}, and SEEDS_KEY: their numbers. A frame keeps it.
+    by_seed: Mapping[str, tuple] | None = field(**NOT_A_COLUMN)
 
     @property
     def averaged(self) -> tuple[int, ...] | None:
         """Seeds that the record is a mean over, ascending; None for a record that was read from a
         CSV, which has their number alone.
         """
-        return _numbers(self.seeds)
+        return _seed_numbers(self.seeds)
 
     @property
     def section(self) -> tuple:
-        """Values of these columns, as `section_of` returns them for an evaluation."""
-        return tuple(getattr(self, name) for name in SECTION)
+        """Values of these columns, as `section_values` returns them for an evaluation."""
+        return tuple(getattr(self, name) for name in SECTION_COLUMNS)
 
     @property
     def method(self) -> tuple[str, str, str, str | None]:
@@ -81,7 +81,7 @@ Record = TypeVar("Record", bound=SectionKey)
 Item = TypeVar("Item")
 
 
-def _numbers(seeds: Sequence[Seed] | None) -> tuple[int, ...] | None:
+def _seed_numbers(seeds: Sequence[Seed] | None) -> tuple[int, ...] | None:
     return tuple(sorted(seed.row["seed"] for seed in seeds)) if seeds else None
 
 
@@ -240,11 +240,11 @@ class Score(SectionKey):
     # Share that the token behind the latest earlier place of what asks gets right, if it is known.
     by_place: float | None = None
     by_value: float | None = None  # share that any of the choices in the text gets right
-    learners: Sequence[Seed] | None = field(**UNWRITTEN)  # of `seeds`, those in the mean
+    learners: Sequence[Seed] | None = field(**NOT_A_COLUMN)  # of `seeds`, those in the mean
 
     @property
     def averaged(self) -> tuple[int, ...] | None:
-        return _numbers(self.learners)
+        return _seed_numbers(self.learners)
 
     @property
     def shown(self) -> bool:
@@ -253,8 +253,8 @@ class Score(SectionKey):
 
 
 def as_stated(record: SectionKey, column: str) -> str:
-    """Value of a column of `SECTION` in words; "data not stated" for one that the record's CSV does
-    not state.
+    """Value of a column of `SECTION_COLUMNS` in words; "data not stated" for one that the record's
+    CSV does not state.
     """
     unstated = (getattr(record, "unstated", None) or "").split()
     value = getattr(record, column)
@@ -278,7 +278,7 @@ def interval_units(units: Iterable[str]) -> str:
     return " or ".join(words)
 
 
-def two_seeds(points: Iterable[CurvePoint | ContextPoint]) -> list[str]:
+def two_seeds_note(points: Iterable[CurvePoint | ContextPoint]) -> list[str]:
     """Note on intervals over two seeds; an empty list without any."""
     if not any(point.n_seeds == 2 and (point.over or "").startswith("seeds") for point in points):
         return []
@@ -289,7 +289,7 @@ def two_seeds(points: Iterable[CurvePoint | ContextPoint]) -> list[str]:
     ]
 
 
-def sections(records: Iterable[Record]) -> list[list[Record]]:
+def grouped_by_section(records: Iterable[Record]) -> list[list[Record]]:
     """Group records by protocol, data, tokenizer, training length and setting."""
     return list(grouped(records, lambda record: record.section).values())
 
@@ -306,17 +306,17 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hash
     return groups
 
 
-def section_of(evaluation: Evaluation) -> tuple:
+def section_values(evaluation: Evaluation) -> tuple:
     """Values of the columns of `SectionKey` for an evaluation. Evaluations with equal values share
     a table.
     """
-    return (*(evaluation.first[name] for name in SECTION[:-1]), evaluation.words)
+    return (*(evaluation.first[name] for name in SECTION_COLUMNS[:-1]), evaluation.words)
 
 
-def span(counts: Iterable[int]) -> str:
+def range_text(counts: Iterable[int]) -> str:
     """Range of counts as text.
 
-    >>> span([5, 3]), span([3, 3])
+    >>> range_text([5, 3]), range_text([3, 3])
     ('3 to 5', '3')
     """
     counts = sorted(counts)
@@ -324,7 +324,7 @@ def span(counts: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def methods(records: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
+def records_by_method(records: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
     """{method: {length: record}}, both in the order of the records."""
     by_method: dict[tuple, dict[int, Record]] = {}
     for record in records:
@@ -332,11 +332,11 @@ def methods(records: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
     return by_method
 
 
-def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
+def scores_by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
     """{task: {method: {length: score over all depths}}}, in the order of the scores."""
     over_depths = [score for score in section if score.depth is None]
     tasks = grouped(over_depths, lambda score: score.task)
-    return {task: methods(of_task) for task, of_task in tasks.items()}
+    return {task: records_by_method(of_task) for task, of_task in tasks.items()}
 
 
 def tick_lengths(lengths: Iterable[int]) -> list[int]:

@@ -50,7 +50,7 @@ class References:
         """
         floors: dict[tuple, Evaluation] = {}
         for evaluation in self.evaluations:
-            kind = reference(evaluation.first)
+            kind = reference_kind(evaluation.first)
             if kind is None:
                 continue
             if (evaluation.key, kind) not in floors or _as_trained(evaluation.first):
@@ -64,7 +64,7 @@ class References:
         """
         by_key: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
-            if plain(evaluation.first):
+            if is_plain(evaluation.first):
                 for row in evaluation.rows:
                     by_key[evaluation.key][row["length"]] = evaluation
         return by_key
@@ -98,7 +98,7 @@ class References:
             row = full.exact_row()
             if kind == "half" or not half or not row:
                 continue
-            sums = pooled(half, half.exact_row(row["length"]), full, row)
+            sums = sums_of_both(half, half.exact_row(row["length"]), full, row)
             if sums:
                 of_half, of_full = sums
                 gains[key] = gain(of_full, of_half)
@@ -124,7 +124,7 @@ def exact_context(row: dict) -> int | None:
     return (row["extension_args"] or {}).get("window") or row["train_len"]
 
 
-def reference(row: dict) -> str | None:
+def reference_kind(row: dict) -> str | None:
     """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None
     for any other.
     """
@@ -132,12 +132,12 @@ def reference(row: dict) -> str | None:
     return kinds.get(exact_context(row))
 
 
-def plain(row: dict) -> bool:
+def is_plain(row: dict) -> bool:
     """True if a row has no extension, and no scale but the one that the model was trained with."""
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
 
 
-def pooled(
+def sums_of_both(
     evaluation: Evaluation,
     row: dict | None,
     other: Evaluation,
@@ -149,15 +149,15 @@ def pooled(
     """
     if row is None or at is None:
         return None
-    sums = _plain_sums(evaluation, row, name)
-    other_sums = _plain_sums(other, at, name)
+    sums = _sums_of_equal_weights(evaluation, row, name)
+    other_sums = _sums_of_equal_weights(other, at, name)
     if sums is None or other_sums is None:
         return None
     check_targets(evaluation, other)
     return sums, other_sums
 
 
-def _plain_sums(evaluation: Evaluation, row: dict, name: str) -> Sums | None:
+def _sums_of_equal_weights(evaluation: Evaluation, row: dict, name: str) -> Sums | None:
     """Sums of a row whose targets weigh alike, else None."""
     sums = evaluation.sampled_sums(row, name)
     losses = sums if name == "nll" else evaluation.sums(row)
@@ -198,7 +198,7 @@ def check_losses(evaluation: Evaluation) -> None:
                 )
 
 
-def check_one_set(
+def check_targets_of_sections(
     evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]
 ) -> None:
     """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side,
@@ -218,7 +218,7 @@ def check_one_set(
         check_targets(evaluation, first_of_set.setdefault((section(evaluation), task), evaluation))
 
 
-def compare(
+def paired_difference(
     evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None
 ) -> Paired | None:
     """Loss of `row` minus that of another's row `at`, of sums if both have them, else of means of
@@ -226,7 +226,7 @@ def compare(
     """
     if other is None or at is None:
         return None
-    if both := pooled(evaluation, row, other, at):
+    if both := sums_of_both(evaluation, row, other, at):
         sums, other_sums = both
         difference = sums.minus(other_sums)
         mean, base = float(difference.means[0]), float(other_sums.means[0])

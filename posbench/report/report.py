@@ -9,32 +9,37 @@ from pathlib import Path
 
 from posbench.common import defuse
 from posbench.common.errors import RunError
-from posbench.report.curves import context_points, points
-from posbench.report.external_csv import match_setting, place, read_foreign, stated
+from posbench.report.curves import context_points, curve_points
+from posbench.report.external_csv import (
+    in_sections,
+    read_others_csv,
+    with_matching_setting,
+    with_stated_intervals,
+)
 from posbench.report.footnotes import below_contexts, below_curve, below_scores, below_steps
 from posbench.report.gain_lines import gain_lines
-from posbench.report.labels import STEP, STEPS, Labels
-from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
+from posbench.report.labels import STEP_KEY, STEPS_KEY, Labels
+from posbench.report.ranks import RANKS_LINE, MethodRank, method_ranks, rank_table
 from posbench.report.records import (
     ContextPoint,
     CurvePoint,
     Score,
     StepPoint,
     check_size,
-    section_of,
-    sections,
+    grouped_by_section,
+    section_values,
 )
-from posbench.report.references import References, check_losses, check_one_set
-from posbench.report.scores import PROTOCOL as TASKS
-from posbench.report.scores import scores
+from posbench.report.references import References, check_losses, check_targets_of_sections
+from posbench.report.scores import TASK_PROTOCOL as TASKS
+from posbench.report.scores import task_scores
 from posbench.report.setting_lines import argument_lines, checkpoint_lines, training_lines
 from posbench.report.step_points import step_points
-from posbench.report.table_formats import Table, printed
+from posbench.report.table_formats import Table, printable_line
 from posbench.report.tables import (
     context_table,
+    curve_tables,
     position_tables,
     score_tables,
-    tables,
     validation_table,
 )
 from posbench.results.distinguish import variants
@@ -44,11 +49,11 @@ from posbench.results.run_metadata import RunMetadata
 from posbench.results.search import shortest_endings
 from posbench.runs.rows import SETTING
 
-ROWS_ALONE = (
+ROWS_ALONE_NOTE = (
     "without the loss of each target, intervals and G are those of a curve.csv beside it; where"
     " there is none, G is unknown, and differences of means have intervals over seeds alone."
 )
-AS_STATED = (
+AS_STATED_NOTE = (
     "losses as the file states them; nothing here knows whether text, tokens and targets are the"
     " same."
 )
@@ -117,19 +122,25 @@ class Report:
             for context in sorted(ladder)
         ]
         lines = below_contexts(section)
-        return Part("context", section, _of(section, steps), [context_table(section)], lines)
+        return Part(
+            "context",
+            section,
+            _evaluations_of_section(section, steps),
+            [context_table(section)],
+            lines,
+        )
 
     def _task_part(self, section: list[Score]) -> Part:
-        evaluations = _of(section, self.evaluations)
+        evaluations = _evaluations_of_section(section, self.evaluations)
         shown = score_tables(section)
         lines = below_scores(section) + training_lines(evaluations, self.origins, self.label)
         if section is self.scores[-1] and self.ranks:
             shown.append(rank_table(self.ranks))
-            lines.append(f"mean reciprocal rank: {RANKED}")
+            lines.append(f"mean reciprocal rank: {RANKS_LINE}")
         return Part("tasks", section, evaluations, shown, lines)
 
     def _curve_part(self, section: list[CurvePoint]) -> Part:
-        evaluations = _of(section, self.evaluations)
+        evaluations = _evaluations_of_section(section, self.evaluations)
         stretches = self.stretches.get(section[0].section)
         lines = [
             *below_curve(section),
@@ -138,7 +149,7 @@ class Report:
             *argument_lines(evaluations),
             *gain_lines(evaluations, self.references, self.label, self.origins),
         ]
-        shown = position_tables(stretches) if stretches else tables(section)
+        shown = position_tables(stretches) if stretches else curve_tables(section)
         return Part("section", section, evaluations, shown, lines)
 
     def _validation_part(self, section: list[StepPoint]) -> Part:
@@ -187,19 +198,19 @@ class Report:
 
 
 def _latex_comments(lines: Iterable[str]) -> str:
-    return "\n".join(f"% {printed(line)}" for line in lines)
+    return "\n".join(f"% {printable_line(line)}" for line in lines)
 
 
-def _of(
+def _evaluations_of_section(
     section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluations: Iterable[Evaluation]
 ) -> list[Evaluation]:
     """Evaluations of a section."""
     return [
-        evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section
+        evaluation for evaluation in evaluations if section_values(evaluation) == section[0].section
     ]
 
 
-def collect(
+def collect_report(
     paths: Iterable[Path | str],
     title: str,
     command: str,
@@ -222,23 +233,23 @@ def collect(
         )
     loaded, damaged = load_evaluations(present, skip_damaged, check_losses)
     if lengths is not None:
-        loaded = _restricted(loaded, lengths)
+        loaded = _restricted_to_lengths(loaded, lengths)
     foreign = _read_csvs(csvs, alone=not loaded and not evidence)
     evaluations, origins, repeated = pool(
         loaded,
         evidence,
-        lambda measured: [match_setting(rows, measured) for rows in foreign.with_rows],
+        lambda measured: [with_matching_setting(rows, measured) for rows in foreign.with_rows],
     )
-    check_one_set(evaluations, section_of)
+    check_targets_of_sections(evaluations, section_values)
     notes = [*damaged, *repeated, *foreign.notes]
     n_missing = len(paths) - len(present)
     if n_missing:
         missing = f"{n_missing} of {len(paths)} evaluations are not there yet: `{command}`"
         notes.insert(0, missing)
-    return _report(defuse.printable(title), notes, evaluations, origins, foreign, evidence)
+    return _report_of(defuse.printable(title), notes, evaluations, origins, foreign, evidence)
 
 
-def _report(
+def _report_of(
     title: str,
     notes: list[str],
     evaluations: list[Evaluation],
@@ -260,16 +271,18 @@ def _report(
             " as tells them apart."
         )
     steps = {
-        run_id: origin.training.get(STEP) or origin.training.get(STEPS)
+        run_id: origin.training.get(STEP_KEY) or origin.training.get(STEPS_KEY)
         for run_id, origin in runs.items()
     }
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
-    of_tasks, of_texts = _by_kind(evaluations)
+    of_tasks, of_texts = _of_tasks_and_texts(evaluations)
     references = References(of_texts)
-    curve = sections(foreign.add_stated(points(references, label)))
-    curve = place(foreign.without_rows, curve, next(iter(foreign.sources), None))
+    curve = grouped_by_section(foreign.add_stated(curve_points(references, label)))
+    curve = in_sections(foreign.without_rows, curve, next(iter(foreign.sources), None))
     check_size(curve)
-    stretches = sections(points(references, label, stretches=True))  # of protocols by position
+    stretches = grouped_by_section(
+        curve_points(references, label, stretches=True)
+    )  # of protocols by position
     return Report(
         title,
         notes,
@@ -279,13 +292,15 @@ def _report(
         label,
         sections=curve,
         stretches={section[0].section: section for section in stretches},
-        contexts=sections(context_points(references, label)),
-        scores=sections(scores(of_tasks, label, runs)),
-        validations=sections(step_points(evaluations, origins, label, folders)),
+        contexts=grouped_by_section(context_points(references, label)),
+        scores=grouped_by_section(task_scores(of_tasks, label, runs)),
+        validations=grouped_by_section(step_points(evaluations, origins, label, folders)),
     )
 
 
-def _by_kind(evaluations: Iterable[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
+def _of_tasks_and_texts(
+    evaluations: Iterable[Evaluation],
+) -> tuple[list[Evaluation], list[Evaluation]]:
     """(evaluations of tasks, those of texts)."""
     of_tasks, of_texts = [], []
     for evaluation in evaluations:
@@ -294,7 +309,7 @@ def _by_kind(evaluations: Iterable[Evaluation]) -> tuple[list[Evaluation], list[
     return of_tasks, of_texts
 
 
-def _restricted(
+def _restricted_to_lengths(
     evaluations: Iterable[Evaluation], lengths: Mapping[Path, Sequence[int]]
 ) -> list[Evaluation]:
     """Evaluations with the rows of {path: lengths} alone, without those that have none."""
@@ -322,14 +337,14 @@ class ForeignCsvs:
         """Notes on what is not known of their losses."""
         with_rows = {evaluation.path for evaluation in self.with_rows}
         return [
-            f"{name}: {ROWS_ALONE if path in with_rows else AS_STATED}"
+            f"{name}: {ROWS_ALONE_NOTE if path in with_rows else AS_STATED_NOTE}"
             for path, name in self.names.items()
         ]
 
     def add_stated(self, measured: list[CurvePoint]) -> list[CurvePoint]:
         """Points of rows with the intervals and G of a curve.csv beside them."""
         for path, source in self.sources.items():
-            measured = stated(measured, path, source)
+            measured = with_stated_intervals(measured, path, source)
         return measured
 
 
@@ -341,7 +356,7 @@ def _read_csvs(csvs: Sequence[Path], alone: bool) -> ForeignCsvs:
     with_rows: list[Evaluation] = []
     without_rows: list[CurvePoint] = []
     for path, source in sources.items():
-        evaluations, points_alone = read_foreign(path, source)
+        evaluations, points_alone = read_others_csv(path, source)
         with_rows += evaluations
         without_rows += points_alone
     return ForeignCsvs(names, sources, with_rows, without_rows)

@@ -12,22 +12,22 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from posbench.report.curves import add_seed, interval
+from posbench.report.curves import add_seed, mean_with_interval
 from posbench.report.labels import Labels
-from posbench.report.learned import LEARNED, Learned
-from posbench.report.records import SEEDS, SEEDS_ALIKE, Score, section_of
+from posbench.report.learned import LEAST_LEARNED_SHARE, Learned
+from posbench.report.records import SEEDS_ALIKE, SEEDS_KEY, Score, section_values
 from posbench.report.references import Seed
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata
 from posbench.statistics.clustered import student_quantile, wilson
 
-PROTOCOL = "accuracy"
+TASK_PROTOCOL = "accuracy"
 # {column: what is guessed}; evaluations name them with a space.
-GUESSES = {
+GUESS_WORDS = {
     "by_place": "the token behind the latest earlier place of the key",
     "by_value": "any value of the text",
 }
-CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
+CHOICE_ENDING = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
 class ScoreKey(NamedTuple):
@@ -56,7 +56,7 @@ class Questions(NamedTuple):
     depth: float | None
 
 
-def scores(
+def task_scores(
     evaluations: Sequence[Evaluation], label: Labels, runs: Mapping[str, RunMetadata]
 ) -> list[Score]:
     """Scores by method, task, length and depth; `runs` by run_id. Raises RunError if two
@@ -65,11 +65,11 @@ def scores(
     seeds: dict[ScoreKey, dict[int, Seed]] = defaultdict(dict)  # {score: {seed: its row}}
     choices: dict[Questions, dict] = {}  # rows of the choice among the answers
     for evaluation in evaluations:
-        common = section_of(evaluation)
+        common = section_values(evaluation)
         for row in evaluation.rows:
             length, depth = row["length"], row["depth"]
-            if row["task"].endswith(CHOICE):
-                task = row["task"].removesuffix(CHOICE)
+            if row["task"].endswith(CHOICE_ENDING):
+                task = row["task"].removesuffix(CHOICE_ENDING)
                 choices[Questions(row["eval_id"], task, length, depth)] = row
             else:
                 method = label(row)
@@ -77,12 +77,12 @@ def scores(
                 add_seed(seeds[key], Seed(evaluation, row), label)
     learned = Learned(evaluations, label, runs)
     return [
-        _score(key, list(by_seed.values()), learned, choices, label)
+        _mean_score(key, list(by_seed.values()), learned, choices, label)
         for key, by_seed in seeds.items()
     ]
 
 
-def _score(
+def _mean_score(
     key: ScoreKey,
     seeds: list[Seed],
     learned: Learned,
@@ -92,7 +92,9 @@ def _score(
     """Score of the seeds that have learned the task, or of all if none has."""
     shares = [learned.share(seed.evaluation, seed.row) for seed in seeds]
     passed = [
-        seed for seed, share in zip(seeds, shares, strict=True) if share is None or share >= LEARNED
+        seed
+        for seed, share in zip(seeds, shares, strict=True)
+        if share is None or share >= LEAST_LEARNED_SHARE
     ]
     learners = passed or seeds
     rows = [seed.row for seed in learners]
@@ -107,41 +109,41 @@ def _score(
         n_trained=len(seeds),
         n_texts=rows[0]["n_units"],
         n_answers=rows[0]["n_targets"],
-        accuracy=_mean([row["accuracy"] for row in rows]),
+        accuracy=_mean_or_none([row["accuracy"] for row in rows]),
         low=low,
         high=high,
         over=over,
-        nll=_mean([row["nll"] for row in rows]),
-        half_width=_half_width(learners),
-        choice=_mean([row and row["accuracy"] for row in choice_rows]),
+        nll=_mean_or_none([row["nll"] for row in rows]),
+        half_width=_loss_half_width(learners),
+        choice=_mean_or_none([row and row["accuracy"] for row in choice_rows]),
         learned=bool(passed),
-        inside=_mean(shares),
-        **_guesses(learners[0]),
+        inside=_mean_or_none(shares),
+        **_guess_shares(learners[0]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
         learners=learners,
         by_seed={
-            SEEDS: tuple(row["seed"] for row in rows),
+            SEEDS_KEY: tuple(row["seed"] for row in rows),
             "accuracy": tuple(row["accuracy"] for row in rows),
         },
     )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
     """Mean; None if a value is not known."""
     return None if None in values else fmean(values)
 
 
-def _guesses(seed: Seed) -> dict[str, float]:
-    """{column of GUESSES: share} that guesses get right on the texts of a row, which are the same
-    for every seed and method.
+def _guess_shares(seed: Seed) -> dict[str, float]:
+    """{column of GUESS_WORDS: share} that guesses get right on the texts of a row, which are the
+    same for every seed and method.
     """
     row = seed.row
     if row["depth"] is not None:
         return {}
     of_length = seed.evaluation.guesses.get(str(row["length"])) or {}
     of_task = of_length.get(row["task"], {})
-    shares = {column: of_task.get(column.replace("_", " ")) for column in GUESSES}
+    shares = {column: of_task.get(column.replace("_", " ")) for column in GUESS_WORDS}
     return {column: share for column, share in shares.items() if isinstance(share, float | int)}
 
 
@@ -167,9 +169,9 @@ def _accuracy_interval(seeds: Sequence[Seed]) -> AccuracyInterval:
     if len(seeds) == 1:
         return AccuracyInterval(*by_wilson, first["sem_unit"])
     sums = [seed.evaluation.sampled_sums(seed.row, "correct") for seed in seeds]
-    by_t = interval(list(zip(accuracies, sums, strict=True)), first["sem_unit"])
+    by_t = mean_with_interval(list(zip(accuracies, sums, strict=True)), first["sem_unit"])
     if by_t.half_width is None:  # a stratum of one text, whose error nobody knows
-        by_t = interval([(accuracy, None) for accuracy in accuracies], first["sem_unit"])
+        by_t = mean_with_interval([(accuracy, None) for accuracy in accuracies], first["sem_unit"])
     if not by_t.half_width:
         return AccuracyInterval(*by_wilson, SEEDS_ALIKE)
     low = max(0.0, mean - by_t.half_width)
@@ -177,7 +179,7 @@ def _accuracy_interval(seeds: Sequence[Seed]) -> AccuracyInterval:
     return AccuracyInterval(low, high, by_t.over)
 
 
-def _half_width(seeds: Sequence[Seed]) -> float | None:
+def _loss_half_width(seeds: Sequence[Seed]) -> float | None:
     """Half of the 95 % interval of the mean nll by Student's t, of one seed over its texts; None if
     not finite or unknown.
     """
@@ -185,13 +187,13 @@ def _half_width(seeds: Sequence[Seed]) -> float | None:
     if None in losses:
         return None
     if len(seeds) == 1:
-        return _half_width_over_texts(seeds[0])
+        return _loss_half_width_over_texts(seeds[0])
     sums = [seed.evaluation.sampled_sums(seed.row) for seed in seeds]
     unit = seeds[0].row["sem_unit"]
-    return interval(list(zip(losses, sums, strict=True)), unit).half_width
+    return mean_with_interval(list(zip(losses, sums, strict=True)), unit).half_width
 
 
-def _half_width_over_texts(seed: Seed) -> float | None:
+def _loss_half_width_over_texts(seed: Seed) -> float | None:
     """Half of the interval of one training's nll, from the errors that rows state; texts of a task
     at several depths are in strata.
     """

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from posbench.common.quantities import plural
-from posbench.report.records import Record, Score, by_task, methods
+from posbench.report.records import Record, Score, records_by_method, scores_by_task
 
-MARK = re.compile(r" \[(?:seeds? [^\]]*|\d+ seeds?)\]")  # as `Seeds.mark` writes it
-FEW = 6  # seeds that are listed; of more, only a gapless range is named
+MARK_PATTERN = re.compile(r" \[(?:seeds? [^\]]*|\d+ seeds?)\]")  # as `Seeds.mark` writes it
+MOST_LISTED_SEEDS = 6  # seeds that are listed; of more, only a gapless range is named
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Seeds:
         first, last = self.numbers[0], self.numbers[-1]
         if self.count > 2 and last - first == self.count - 1:
             return f"seeds {first} to {last}"
-        if self.count > FEW:
+        if self.count > MOST_LISTED_SEEDS:
             return f"{self.count} seeds"
         return f"seeds {', '.join(map(str, self.numbers))}"
 
@@ -84,9 +84,9 @@ def mark_lines(section: Sequence[Record]) -> list[str]:
     are over the same seeds.
     """
     if isinstance(section[0], Score):
-        by_table = list(by_task(section).values())
+        by_table = list(scores_by_task(section).values())
     else:
-        by_table = [methods(section)]
+        by_table = [records_by_method(section)]
     lines: dict[str, None] = {}
     for cells in by_table:
         usual = usual_seeds(cells.values())

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from posbench.config.names import closest_yaml
-from posbench.report.labels import METHODS, Labels
-from posbench.report.method_words import arguments
+from posbench.report.labels import ARGUMENT_COLUMNS, Labels
+from posbench.report.method_words import arguments_text
 from posbench.results.distinguish import differing
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata, text
 
-SAID_ELSEWHERE = ("data", "sha256")  # sections have a text each; weights always differ
-QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
+GROUPS_WITH_OTHER_LINES = ("data", "sha256")  # sections have a text each; weights always differ
+QUANTISED_TYPE = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 
 
 def checkpoint_lines(
@@ -37,7 +37,7 @@ def _stored_types(origin: RunMetadata) -> str:
     stored = text(origin.summary.get("stored") or "")
     if not stored:
         return ""
-    quantised = QUANTISED.match(stored)  # the most frequent kind comes first
+    quantised = QUANTISED_TYPE.match(stored)  # the most frequent kind comes first
     bits = f": {quantised[2]}-bit weights, dequantised" if quantised else ""
     return f"{bits} ({stored})"
 
@@ -59,7 +59,7 @@ def training_lines(
     for key, values in differing(list(settings.values())).items():
         is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
         group = key.partition(".")[0]
-        if group not in SAID_ELSEWHERE and not is_named:
+        if group not in GROUPS_WITH_OTHER_LINES and not is_named:
             words = _value_words(list(settings), values)
             lines.append(f"{key} is not the same for all: {words}")
     return lines
@@ -90,10 +90,10 @@ def argument_lines(evaluations: Iterable[Evaluation]) -> list[str]:
     texts: dict[str, dict[str, None]] = {}  # {method: its sets of arguments}
     for evaluation in evaluations:
         row = evaluation.first
-        for group, column in METHODS.items():
+        for group, column in ARGUMENT_COLUMNS.items():
             args = row[column] or {}
             beta_is_default = group == "extension" and _fastest_pair_turns_1(row)
-            text = arguments(args, row["train_len"] if beta_is_default else None)
+            text = arguments_text(args, row["train_len"] if beta_is_default else None)
             if text and row[group] != "recompute_window":
                 texts.setdefault(closest_yaml(group, row[group], args), {})[text] = None
     if not texts:

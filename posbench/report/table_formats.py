@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-METHOD = ("encoding", "extension", "scale_attention")  # columns that name a method
-GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"  # marks behind a number
-MARK_COLOURS = {GAINS: "green", FAILS: "red"}
-LONG = 40  # rows, above which a table in LaTeX is divided over pages
-ESCAPES = {
+METHOD_COLUMNS = ("encoding", "extension", "scale_attention")  # columns that name a method
+GAINS_MARK, FAILS_MARK, LEVEL_MARK, UNTESTED_MARK = " <", " >", " ~", " *"  # marks behind a number
+MARK_COLOURS = {GAINS_MARK: "green", FAILS_MARK: "red"}
+MOST_ROWS_OF_PAGE = 40  # rows, above which a table in LaTeX is divided over pages
+LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "~": r"$\sim$",
     "^": r"\textasciicircum{}",
@@ -36,7 +36,7 @@ class TableCell:
         return self.text + self.interval + self.mark + self.seeds
 
 
-EMPTY = TableCell("-")
+EMPTY_CELL = TableCell("-")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[TableCell | str]]
-    names: int = len(METHOD)
+    names: int = len(METHOD_COLUMNS)
 
     def markdown(self) -> str:
         """Text in Markdown, the title in bold above it."""
@@ -59,15 +59,15 @@ class Table:
     @property
     def long(self) -> bool:
         """True if it is longer than a page, and so needs LaTeX's package longtable."""
-        return len(self.rows) > LONG
+        return len(self.rows) > MOST_ROWS_OF_PAGE
 
     def latex(self) -> str:
         """Table for a paper in plain LaTeX, its title as the caption. A long one continues over
         pages and repeats its head on each.
         """
         rows = [self._latex_row(row) for row in self.rows]
-        head = " & ".join(map(escape, self.columns)) + " \\\\\n\\hline"
-        caption = f"\\caption{{{escape(self.title)}}}"
+        head = " & ".join(map(latex_escaped, self.columns)) + " \\\\\n\\hline"
+        caption = f"\\caption{{{latex_escaped(self.title)}}}"
         columns = "l" * self.names + "r" * (len(self.columns) - self.names)
         if self.long:
             top = [
@@ -89,7 +89,7 @@ class Table:
 
     def _latex_row(self, row: list[TableCell | str]) -> str:
         """Row with real minus signs before negative numbers."""
-        cells = [escape(str(cell)) for cell in row]
+        cells = [latex_escaped(str(cell)) for cell in row]
         for index in range(self.names, len(cells)):
             cell = cells[index]
             if cell.startswith("-") and cell != "-":
@@ -115,7 +115,7 @@ class Table:
         for index, column in enumerate(self.columns):
             is_name = index < self.names
             table.add_column(
-                _tight(column) if tight else column,
+                _heading_in_lines(column) if tight else column,
                 justify="left" if is_name else "right",
                 no_wrap=not (tight and is_name),
                 overflow="fold",
@@ -133,7 +133,7 @@ class Table:
         into `width` characters when tight.
         """
         rows = [[_without_interval(cell) for cell in row] for row in self.rows]
-        widths = _column_widths([[_tight(column) for column in self.columns], *rows])
+        widths = _column_widths([[_heading_in_lines(column) for column in self.columns], *rows])
         names_width = min(sum(widths[: self.names]), 2 * width // 3)
         groups: list[list[int]] = [[]]  # indices of columns of numbers
         for index in range(self.names, len(self.columns)):
@@ -163,21 +163,21 @@ def _column_widths(rows: list[list[object]]) -> list[int]:
     return widths
 
 
-def _tight(column: str) -> str:
+def _heading_in_lines(column: str) -> str:
     return column.replace(" ", "\n", 1).replace("_", "_\n")
 
 
-def escape(text: str) -> str:
+def latex_escaped(text: str) -> str:
     """Escape `text` for LaTeX: special characters print as themselves, and +- as one sign.
 
-    >>> print(escape("50 % of a_b +- 3"))
+    >>> print(latex_escaped("50 % of a_b +- 3"))
     50 \\% of a\\_b $\\pm$ 3
     """
-    escaped = "".join(ESCAPES.get(character, character) for character in printed(text))
+    escaped = "".join(LATEX_ESCAPES.get(character, character) for character in printable_line(text))
     return escaped.replace(" +- ", r" $\pm$ ")
 
 
-def printed(text: str) -> str:
+def printable_line(text: str) -> str:
     """Text with spaces for characters that cannot be printed, line breaks too."""
     return "".join(character if character.isprintable() else " " for character in text)
 

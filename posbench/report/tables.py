@@ -12,34 +12,34 @@ from posbench.report.records import (
     Record,
     Score,
     StepPoint,
-    by_task,
     grouped,
-    methods,
+    records_by_method,
+    scores_by_task,
     tick_lengths,
 )
 from posbench.report.seed_marks import Seeds, record_mark, row_mark, usual_seeds
 from posbench.report.table_formats import (
-    EMPTY,
-    FAILS,
-    GAINS,
-    LEVEL,
-    METHOD,
-    UNTESTED,
+    EMPTY_CELL,
+    FAILS_MARK,
+    GAINS_MARK,
+    LEVEL_MARK,
+    METHOD_COLUMNS,
+    UNTESTED_MARK,
     Table,
     TableCell,
 )
 
-NEVER = "never learned"
-OVERFLOW = 709  # nats, above which exp() overflows
+NEVER_LEARNED = "never learned"
+OVERFLOW_NATS = 709  # nats, above which exp() overflows
 ByMethod = dict[tuple, dict[int, Record]]  # {method: {length: record}}
 
 
-def tables(curve: list[CurvePoint]) -> list[Table]:
+def curve_tables(curve: list[CurvePoint]) -> list[Table]:
     """Tables of loss, difference to the floor, and other units at the longest length."""
     train_len = curve[0].train_len
-    heads = _headings((point.length for point in curve), train_len)
-    columns = [*METHOD, *heads.values()]
-    by_method = methods(curve)
+    heads = _length_headings((point.length for point in curve), train_len)
+    columns = [*METHOD_COLUMNS, *heads.values()]
+    by_method = records_by_method(curve)
     result = [Table("Loss (nats/token)", columns, method_rows(by_method, heads, loss_cell))]
     if any(point.difference is not None for point in curve):
         title = (
@@ -60,8 +60,8 @@ def position_tables(points: Sequence[CurvePoint]) -> list[Table]:
     stretches = [point for point in points if point.window is not None]
     ends = sorted({point.length for point in stretches})
     heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
-    columns = [*METHOD, *heads.values()]
-    by_method = methods(stretches)
+    columns = [*METHOD_COLUMNS, *heads.values()]
+    by_method = records_by_method(stretches)
     title = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)"
     result = [Table(title, columns, method_rows(by_method, heads, loss_cell))]
     if any(point.change is not None for point in stretches):
@@ -71,37 +71,39 @@ def position_tables(points: Sequence[CurvePoint]) -> list[Table]:
         result.append(Table(title, columns, rows))
     result.append(units_table(f"At positions {heads[ends[-1]]}", by_method, ends[-1]))
     if texts:
-        heads = _headings((point.length for point in texts), texts[0].train_len)
-        rows = method_rows(methods(texts), heads, perplexity_cell)
+        heads = _length_headings((point.length for point in texts), texts[0].train_len)
+        rows = method_rows(records_by_method(texts), heads, perplexity_cell)
         title = "Perplexity over every token of texts of each length"
-        result.append(Table(title, [*METHOD, *heads.values()], rows))
+        result.append(Table(title, [*METHOD_COLUMNS, *heads.values()], rows))
     return result
 
 
-def _headings(lengths: Iterable[int], train_len: int) -> dict[int, str]:
+def _length_headings(lengths: Iterable[int], train_len: int) -> dict[int, str]:
     """{length: heading} of the lengths that have a column."""
-    return {length: heading(length, train_len) for length in tick_lengths(lengths)}
+    return {length: length_heading(length, train_len) for length in tick_lengths(lengths)}
 
 
 def _has_number(row: list[TableCell]) -> bool:
-    return any(cell.value is not None for cell in row[len(METHOD) :])
+    return any(cell.value is not None for cell in row[len(METHOD_COLUMNS) :])
 
 
 def score_tables(section: list[Score]) -> list[Table]:
     """Tables of each part of a task: accuracy, that of the choice in the text, and -ln p of an
     answer.
     """
-    heads = _headings((score.length for score in section), section[0].train_len)
-    columns = [*METHOD, *heads.values()]
+    heads = _length_headings((score.length for score in section), section[0].train_len)
+    columns = [*METHOD_COLUMNS, *heads.values()]
     result = []
 
     def add(title: str, by_method: ByMethod, cell_of: Callable[[Score], TableCell]) -> None:
         rows = method_rows(
-            by_method, heads, lambda score: cell_of(score) if score.shown else TableCell(NEVER)
+            by_method,
+            heads,
+            lambda score: cell_of(score) if score.shown else TableCell(NEVER_LEARNED),
         )
         result.append(Table(title, columns, rows))
 
-    for task, by_method in by_task(section).items():
+    for task, by_method in scores_by_task(section).items():
         add(f"Accuracy: {task}", by_method, accuracy_cell)
         scores = [score for by_length in by_method.values() for score in by_length.values()]
         if any(score.choice is not None for score in scores):
@@ -114,22 +116,24 @@ def score_tables(section: list[Score]) -> list[Table]:
 def validation_table(section: list[StepPoint]) -> Table:
     """Table of the losses at the last step of training by length, with an earlier lower one."""
     by_line = grouped(section, lambda point: (point.method, point.length))
-    lowest = {line: min(points, key=_loss) for line, points in by_line.items()}
+    lowest = {line: min(points, key=_loss_or_inf) for line, points in by_line.items()}
     last = [points[-1] for points in by_line.values()]
-    heads = _headings((point.length for point in last), section[0].train_len)
+    heads = _length_headings((point.length for point in last), section[0].train_len)
 
     def cell(point: StepPoint) -> TableCell:
         best = lowest[point.method, point.length]
         text = number_cell(point.nll)
         if best.step == point.step or best.nll is None:
             return text
-        return replace(text, interval=f" ({number(best.nll)} at step {best.step})")
+        return replace(text, interval=f" ({number_text(best.nll)} at step {best.step})")
 
     title = "Loss of the validation split at the last step, and the lowest before it (nats/token)"
-    return Table(title, [*METHOD, *heads.values()], method_rows(methods(last), heads, cell))
+    return Table(
+        title, [*METHOD_COLUMNS, *heads.values()], method_rows(records_by_method(last), heads, cell)
+    )
 
 
-def _loss(point: StepPoint) -> float:
+def _loss_or_inf(point: StepPoint) -> float:
     return math.inf if point.nll is None else point.nll
 
 
@@ -137,12 +141,12 @@ def context_table(section: list[ContextPoint]) -> Table:
     """Table of the loss by encoding and context, and G."""
     train_len = section[0].train_len
     contexts = sorted({step.context for step in section})
-    by_method = methods(section)
+    by_method = records_by_method(section)
     usual = usual_seeds(by_method.values())
     rows = []
     for (encoding, *_, source), steps in by_method.items():
         name = TableCell(encoding + source_suffix(source), seeds=row_mark(steps, usual))
-        losses = _cells(steps, contexts, loss_cell, usual)
+        losses = _cells_at_lengths(steps, contexts, loss_cell, usual)
         rows.append([name, *losses, gain_cell(steps.get(train_len))])
     columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
     return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
@@ -154,12 +158,12 @@ def units_table(title: str, by_method: ByMethod, length: int) -> Table:
     rows = []
     for points in by_method.values():
         point = points.get(length)
-        units = [EMPTY, EMPTY]
+        units = [EMPTY_CELL, EMPTY_CELL]
         if point and not point.foreign:
             units = [number_cell(point.bpb), number_cell(point.accuracy)]
-        perplexity = _cells(points, [length], perplexity_cell, usual)
+        perplexity = _cells_at_lengths(points, [length], perplexity_cell, usual)
         rows.append([*method_cells(points, usual), *perplexity, *units])
-    return Table(title, [*METHOD, "perplexity", "bits per byte", "accuracy"], rows)
+    return Table(title, [*METHOD_COLUMNS, "perplexity", "bits per byte", "accuracy"], rows)
 
 
 def method_rows(
@@ -170,12 +174,12 @@ def method_rows(
     """
     usual = usual_seeds(by_method.values())
     return [
-        [*method_cells(records, usual), *_cells(records, lengths, cell_of, usual)]
+        [*method_cells(records, usual), *_cells_at_lengths(records, lengths, cell_of, usual)]
         for records in by_method.values()
     ]
 
 
-def _cells(
+def _cells_at_lengths(
     records: dict[int, Record],
     lengths: Iterable[int],
     cell_of: Callable[[Record], TableCell],
@@ -187,7 +191,7 @@ def _cells(
     cells = []
     for length in lengths:
         record = records.get(length)
-        cell = EMPTY if record is None else cell_of(record)
+        cell = EMPTY_CELL if record is None else cell_of(record)
         if cell.value is not None:
             cell = replace(cell, seeds=record_mark(record, records, usual))
         cells.append(cell)
@@ -199,7 +203,7 @@ def method_cells(records: dict[int, Record], usual: Seeds) -> list[TableCell]:
     over other seeds than usual.
     """
     first = next(iter(records.values()))
-    extension = TableCell(first.extension, mark=UNTESTED if first.untested else "")
+    extension = TableCell(first.extension, mark=UNTESTED_MARK if first.untested else "")
     scale = TableCell(first.scale_attention, seeds=row_mark(records, usual))
     return [TableCell(first.encoding + source_suffix(first.source)), extension, scale]
 
@@ -221,7 +225,7 @@ def change_cell(point: CurvePoint) -> TableCell:
 
 def perplexity_cell(point: CurvePoint) -> TableCell:
     """Cell of the perplexity at a point."""
-    if point.nll is None or point.nll >= OVERFLOW:
+    if point.nll is None or point.nll >= OVERFLOW_NATS:
         return number_cell(None)
     return number_cell(math.exp(point.nll), 4)
 
@@ -234,7 +238,7 @@ def accuracy_cell(score: Score) -> TableCell:
 
 def choice_cell(score: Score) -> TableCell:
     """Cell of the share of answers that were likelier than all other choices in the text."""
-    return EMPTY if score.choice is None else number_cell(score.choice)
+    return EMPTY_CELL if score.choice is None else number_cell(score.choice)
 
 
 def answer_loss_cell(score: Score) -> TableCell:
@@ -248,47 +252,49 @@ def gain_cell(last: ContextPoint | None) -> TableCell:
     zero.
     """
     if last is None or last.doubling is None:
-        return EMPTY
-    is_level = verdict(last.doubling, last.doubling_half_width) == LEVEL
+        return EMPTY_CELL
+    is_level = mark_of_difference(last.doubling, last.doubling_half_width) == LEVEL_MARK
     interval = plus_minus(last.doubling_half_width)
-    return TableCell(number(last.doubling), last.doubling, interval, mark=LEVEL if is_level else "")
+    return TableCell(
+        number_text(last.doubling), last.doubling, interval, mark=LEVEL_MARK if is_level else ""
+    )
 
 
 def marked_difference(difference: float | None, half_width: float | None) -> TableCell:
     """Cell of a difference with half its interval and its mark; empty for None."""
     if difference is None:
-        return EMPTY
-    mark = verdict(difference, half_width)
+        return EMPTY_CELL
+    mark = mark_of_difference(difference, half_width)
     return TableCell(f"{difference:+.3f}", difference, plus_minus(half_width), mark)
 
 
 def number_cell(value: float | None, digits: int | None = None) -> TableCell:
-    """Cell of a number as `number` writes it."""
-    return TableCell(number(value, digits), value)
+    """Cell of a number as `number_text` writes it."""
+    return TableCell(number_text(value, digits), value)
 
 
-def verdict(difference: float | None, half_width: float | None) -> str:
+def mark_of_difference(difference: float | None, half_width: float | None) -> str:
     """Mark of a 95 % interval: below zero, above zero, or across it; "" without an interval."""
     if difference is None or half_width is None:
         return ""
     if abs(difference) <= half_width:
-        return LEVEL
-    return GAINS if difference < 0 else FAILS
+        return LEVEL_MARK
+    return GAINS_MARK if difference < 0 else FAILS_MARK
 
 
-def heading(length: int, train_len: int) -> str:
+def length_heading(length: int, train_len: int) -> str:
     """Heading of a length, with its multiple of the training length unless it is shorter.
 
-    >>> heading(128, 64), heading(32, 64)
+    >>> length_heading(128, 64), length_heading(32, 64)
     ('2x (128)', '32')
     """
     return f"{length / train_len:g}x ({length})" if length >= train_len else str(length)
 
 
-def number(value: float | None, digits: int | None = None) -> str:
+def number_text(value: float | None, digits: int | None = None) -> str:
     """Text of a number with three decimals, or `digits` significant ones.
 
-    >>> number(2.5), number(12.5, 4), number(None)
+    >>> number_text(2.5), number_text(12.5, 4), number_text(None)
     ('2.500', '12.50', 'not finite')
     """
     if value is None:

@@ -18,12 +18,12 @@ from posbench.report.explore import explore_page
 from posbench.report.figures.registry import OVERALL_KIND, figures_of, kind_of, report_figures
 from posbench.report.figures.style import write_figure
 from posbench.report.figures.uncertainty import INTERVAL
-from posbench.report.frame import RECORDS
-from posbench.report.html_page import page
+from posbench.report.frame import RECORD_TYPES
+from posbench.report.html_page import report_html
 from posbench.report.ranks import MethodRank
 from posbench.report.records import CurvePoint, SectionKey
-from posbench.report.report import Report, collect
-from posbench.report.seed_marks import MARK
+from posbench.report.report import Report, collect_report
+from posbench.report.seed_marks import MARK_PATTERN
 from posbench.report.step_points import VALIDATION
 from posbench.results.consistency import row_faults
 from posbench.results.evidence import write_evidence
@@ -39,15 +39,15 @@ from posbench.results.run_metadata import Training, trainings
 from posbench.runs.rows import write_csv
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
-NUMBERS = {  # files of every report
+FILES_OF_EVERY_REPORT = {  # files of every report
     *("rows.csv", "sums.npz", "documents.csv", "configs.jsonl"),
     *("curve.csv", "trainings.csv", "table.md", "table.tex"),
 }
-NUMBERS_OF_SOME = {"context.csv", "accuracy.csv", "position.csv", f"{VALIDATION}.csv", RANKS}
-RETIRED = ("causes",)  # a figure of earlier versions
+FILES_OF_SOME_REPORTS = {"context.csv", "accuracy.csv", "position.csv", f"{VALIDATION}.csv", RANKS}
+RETIRED_FIGURES = ("causes",)  # a figure of earlier versions
 
 
-def texts_of(report: Report) -> dict[str, str]:
+def texts_by_file(report: Report) -> dict[str, str]:
     """Files of numbers and tables by name, without rows.csv and the evidence."""
     names = {
         evaluation.first["run_id"]: report.label(evaluation.first)[0]
@@ -69,11 +69,11 @@ def texts_of(report: Report) -> dict[str, str]:
     }
     for name, sections in of_some.items():
         if sections:
-            texts[f"{name}.csv"] = to_csv(itertools.chain(*sections), RECORDS[name])
+            texts[f"{name}.csv"] = to_csv(itertools.chain(*sections), RECORD_TYPES[name])
     return texts
 
 
-def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Path]:
+def write_report(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Path]:
     """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older
     report's figures, and return the files. `bars` of figures are a word of `uncertainty.BARS`.
 
@@ -84,7 +84,7 @@ def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Pat
     out_dir = Path(out_dir)
     with contextlib.suppress(OSError):  # writing the first file says what cannot be written
         (out_dir / HASHES).unlink()  # it vouches for the older report
-    texts = texts_of(report)
+    texts = texts_by_file(report)
     write_csv(report.rows, out_dir / "rows.csv")
     evidence = write_evidence(out_dir, report.evaluations, report.origins)
     for name, text in texts.items():
@@ -92,15 +92,15 @@ def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Pat
     drawn = []
     with matplotlib.rc_context({"text.parse_math": False}):  # dollar signs in names are text
         for sections in (report.contexts, report.scores, report.sections):
-            drawn += draw(sections, out_dir, report.title, bars)
-        drawn += draw(report.validations, out_dir, report.title, bars)
+            drawn += draw_sections(sections, out_dir, report.title, bars)
+        drawn += draw_sections(report.validations, out_dir, report.title, bars)
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence
     for figures in drawn:
         written += itertools.chain(*figures.values())
     if (out_dir / PAGE).exists():
         _delete_older(out_dir, written)
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
-    write_atomic(out_dir / PAGE, page(report, drawn))
+    write_atomic(out_dir / PAGE, report_html(report, drawn))
     written += [out_dir / EXPLORE, out_dir / PAGE]
     return [*written, write_hashes(out_dir, (path.name for path in written))]
 
@@ -108,32 +108,34 @@ def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Pat
 def _delete_older(out_dir: Path, written: Collection[Path]) -> None:
     """Delete the figures and numbers of an older report that the new one does not have."""
     for path in out_dir.iterdir():
-        if path not in written and _is_of_some(path.name):
+        if path not in written and _may_be_lacking(path.name):
             path.unlink()
 
 
-def _is_of_some(name: str) -> bool:
+def _may_be_lacking(name: str) -> bool:
     """True for a file that some reports have and others lack, such as heatmap-2.svg."""
     image = re.fullmatch(r"(\w+)(-\d+)?\.(png|svg)", name)
     if image is None:
-        return name in NUMBERS_OF_SOME
-    return image[1] in (*RETIRED, *(figure.name for figure in report_figures()))
+        return name in FILES_OF_SOME_REPORTS
+    return image[1] in (*RETIRED_FIGURES, *(figure.name for figure in report_figures()))
 
 
-def list_again(folder: Path) -> None:
+def rewrite_hashes(folder: Path) -> None:
     """Write the list of hashes of a folder's files of a report again, if it is not that: for
     committed folders, whose files are chosen.
     """
     names = sorted(path.name for path in folder.iterdir())
     contents = {
-        name: read_bytes(folder / name) for name in names if name in NUMBERS or _is_of_some(name)
+        name: read_bytes(folder / name)
+        for name in names
+        if name in FILES_OF_EVERY_REPORT or _may_be_lacking(name)
     }
     text = hashes_of(contents)
     if not has_hashes(folder) or read_bytes(folder / HASHES) != text:
         write_atomic(folder / HASHES, text)
 
 
-def draw(
+def draw_sections(
     sections: Sequence[Sequence[SectionKey]],
     out_dir: Path | str,
     title: str,
@@ -181,7 +183,7 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
 
     Raises RunError if rows, sums, documents and configurations do not hold together
     (posbench/results/consistency.py)."""
-    report = report or collect([], "again", "report.py", evidence=[folder])
+    report = report or collect_report([], "again", "report.py", evidence=[folder])
     report = replace(report, ranked=(folder / RANKS).is_file())
     altered = altered_files(folder).items()
     return [
@@ -205,7 +207,7 @@ def _faults_of_rows(report: Report) -> Iterator[str]:
 
 def _faults_of_tables(folder: Path, report: Report) -> Iterator[str]:
     """Tables of a folder that are not what rows and sums give; table.tex is left out."""
-    for name, text in texts_of(report).items():
+    for name, text in texts_by_file(report).items():
         path = folder / name
         stored = read_bytes(path).decode(errors="replace") if path.is_file() else ""
         if name.endswith(".csv") and not _same_csv(text, stored):
@@ -228,7 +230,7 @@ def _without_marks(line: str) -> str:
     """
     if re.match(r"- \[(seeds? |\d+ seed)", line):
         return ""
-    line = re.sub(r",? ?beta=\S+ \(null; \S+ is published\)", "", MARK.sub("", line))
+    line = re.sub(r",? ?beta=\S+ \(null; \S+ is published\)", "", MARK_PATTERN.sub("", line))
     return re.sub(r"^(- G .* bring \S+) \+- \S+ nats/token(?: \(s\.e\.\))?", r"\1 nats/token", line)
 
 

@@ -49,14 +49,14 @@ class Recorder(contextlib.AbstractContextManager):
         """
         if not self._mirror.is_open:
             return
-        from posbench.report.report import collect
+        from posbench.report.report import collect_report
 
         text = self._training_text
         rows = wandb_content.stored_rows(self.run)
         self._mirror.send(lambda wandb_run: wandb_content.log_table(wandb_run, rows, text))
         with tempfile.TemporaryDirectory() as folder:
             try:
-                report = collect(self.run.eval_files(), self.run.id, "", skip_damaged=True)
+                report = collect_report(self.run.eval_files(), self.run.id, "", skip_damaged=True)
                 summary = wandb_content.report_summary(report)
                 pictures = wandb_content.draw_pictures(report, Path(folder))
             except Exception as error:

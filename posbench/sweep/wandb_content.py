@@ -117,12 +117,12 @@ def draw_pictures(report: "Report", folder: Path) -> list[Path]:
 
     They are what posbench.plot draws of a frame without further words.
     """
-    from posbench.report.frame import frame
+    from posbench.report.frame import record_frame
     from posbench.report.plot import Options, draw_figure
     from posbench.report.records import CurvePoint, Score
 
-    points = frame([point for section in report.sections for point in section], CurvePoint)
-    scores = frame([score for section in report.scores for score in section], Score)
+    points = record_frame([point for section in report.sections for point in section], CurvePoint)
+    scores = record_frame([score for section in report.scores for score in section], Score)
     paths = []
     for name, table, options in (
         ("loss", points, Options(title=report.title)),

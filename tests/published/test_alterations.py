@@ -14,9 +14,9 @@ from synthetic import Built, write_run
 
 import posbench
 from posbench.common.errors import RunError
-from posbench.report.frame import by_source
-from posbench.report.report import collect
-from posbench.report.write_report import NUMBERS, list_again
+from posbench.report.frame import frame_by_source
+from posbench.report.report import collect_report
+from posbench.report.write_report import FILES_OF_EVERY_REPORT, rewrite_hashes
 from posbench.results.evidence import write_evidence
 from posbench.results.hashes import HASHES
 from posbench.runs.rows import eval_content, read_eval
@@ -49,10 +49,10 @@ def folder(tmp_path):
     """A copy of the demo's evidence, tables and one figure, with their list."""
     target = tmp_path / "demo"
     target.mkdir()
-    for name in (*NUMBERS, "curve.svg"):
+    for name in (*FILES_OF_EVERY_REPORT, "curve.svg"):
         if (DEMO / name).exists():
             shutil.copy(DEMO / name, target)
-    list_again(target)
+    rewrite_hashes(target)
     return target
 
 
@@ -69,7 +69,7 @@ def notices(reader, folder) -> bool:
 
 
 def read(folder):
-    return collect([], "t", "report.py", evidence=[folder])
+    return collect_report([], "t", "report.py", evidence=[folder])
 
 
 def check(folder):
@@ -113,7 +113,7 @@ def test_every_reader_notices(folder, name, listed, tmp_path, monkeypatch):
         (folder / HASHES).unlink()
     ALTERATIONS[name](folder)
     readers = {
-        "plot": lambda: by_source([folder]),
+        "plot": lambda: frame_by_source([folder]),
         "frame": lambda: posbench.frame([folder]),
         "explore": lambda: explore_command([str(folder)]),
         "bundle": lambda: bundle_command([str(folder), "out=x.zip"]),
@@ -153,7 +153,7 @@ def test_rows_are_not_read_past_the_list(folder):
     with pytest.raises(
         (RunError, posbench.common.errors.ConfigError), match="hashes.json lists|is missing"
     ):
-        by_source([folder])
+        frame_by_source([folder])
 
 
 def test_a_folder_without_a_list_is_read_and_said_to_be_unvouched(folder, capsys):
@@ -172,7 +172,7 @@ def test_a_changed_figure_is_a_note_and_no_error(folder):
 def test_a_list_that_is_written_anew_hides_no_contradiction(folder):
     """Whoever writes the list again vouches for the files, and must let all else follow."""
     edit_rows(folder, scaled)
-    list_again(folder)
+    rewrite_hashes(folder)
     assert notices(read, folder)
 
 
@@ -195,7 +195,7 @@ def test_report_writes_the_list_last_and_one_that_was_cut_short_has_none(tmp_pat
 def test_committed_lists_are_those_of_the_files():
     for configs in (CONFIGS.parent / "results" / "reported").glob("*/configs.jsonl"):
         before = (configs.parent / HASHES).read_bytes()
-        list_again(configs.parent)
+        rewrite_hashes(configs.parent)
         assert (configs.parent / HASHES).read_bytes() == before, "run `make pages`"
 
 
@@ -225,7 +225,7 @@ def test_an_edited_eval_json_is_noticed_by_report_and_by_run(evaluation, change)
     content = json.loads(evaluation.read_text())
     content["rows"] = [{**row, **change} for row in content["rows"]]
     evaluation.write_text(json.dumps(content))
-    for reader in (read_eval, lambda path: collect([path], "t", "x")):
+    for reader in (read_eval, lambda path: collect_report([path], "t", "x")):
         with pytest.raises(RunError, match="was changed after|invalid rows"):
             reader(evaluation)
 
@@ -239,7 +239,7 @@ def test_a_loss_of_an_older_eval_json_must_be_the_mean_of_the_losses_beside_it(t
         row["ppl"], row["bpb"] = float(np.exp(row["nll"])), row["bpb"] * factor
     path.write_text(json.dumps(content))
     with pytest.raises(RunError, match="the losses beside it give"):
-        collect([path], "t", "x")
+        collect_report([path], "t", "x")
     with pytest.raises(RunError, match="the losses beside it give"):
         Pool.read([path], {})
 

@@ -12,7 +12,7 @@ from conftest import CONFIGS
 
 from posbench.common.errors import RunError
 from posbench.config.identity import run_id
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.report.write_report import disagreements
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -59,11 +59,13 @@ def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
         )
     (tmp_path / "other" / "hashes.json").unlink(missing_ok=True)
     folders = [REPORTED / name, tmp_path / "other"]
-    made = collect([], "pooled", "report.py", evidence=folders)  # with equal targets they are
+    made = collect_report(
+        [], "pooled", "report.py", evidence=folders
+    )  # with equal targets they are
     assert min(point.n_seeds for curve in [*made.sections, *made.scores] for point in curve) >= 2
     (whole,) = sets
     for file in ("configs.jsonl", "documents.csv"):
         path = tmp_path / "other" / file
         path.write_text(path.read_text().replace(whole, "0" * 64))
     with pytest.raises(RunError, match="scored different targets"):
-        collect([], "pooled", "report.py", evidence=folders)
+        collect_report([], "pooled", "report.py", evidence=folders)

@@ -68,9 +68,12 @@ def test_what_is_measured_is_ranked_or_listed_with_a_reason():
     or among those it counts.
     """
     reads = [
-        leaderboard.read_folder(folder) for folder in leaderboard.folders(pages.LEADERBOARD.parent)
+        leaderboard.read_folder(folder)
+        for folder in leaderboard.evidence_folders(pages.LEADERBOARD.parent)
     ]
-    for folder, read in zip(leaderboard.folders(pages.LEADERBOARD.parent), reads, strict=True):
+    for folder, read in zip(
+        leaderboard.evidence_folders(pages.LEADERBOARD.parent), reads, strict=True
+    ):
         measured = {
             (point.data, point.tokenizer, point.train_len, *point.method[:3])
             for point in read_points(folder / "curve.csv")
@@ -205,7 +208,7 @@ def test_all_lines_that_hold_to_the_end_are_shown_and_the_others_counted(folder,
 def test_one_seed_stands_apart(folder, tmp_path):
     folder("many", {"rope": [(0.0, 0.01)] * 3}, ["a", "b"])
     folder("single", {"fox": [(-0.2, 0.01)] * 3}, ["c"])
-    several, single = leaderboard.leaderboard(tmp_path).split(leaderboard.ONE_SEED)
+    several, single = leaderboard.leaderboard(tmp_path).split(leaderboard.ONE_SEED_SENTENCE)
     assert (
         "| rope |" in several
         and "| fox |" not in several
@@ -229,7 +232,10 @@ def test_the_same_trainings_are_listed_once_and_other_trainings_beside_them(fold
 
 def test_a_folder_of_the_page_has_evidence():
     named = {*re.findall(r"\| \[(\w+)\]\(", pages.LEADERBOARD.read_text())}
-    assert named <= {path.name for path in leaderboard.folders(pages.LEADERBOARD.parent)} and named
+    assert (
+        named <= {path.name for path in leaderboard.evidence_folders(pages.LEADERBOARD.parent)}
+        and named
+    )
     for name in named:
         with open(pages.LEADERBOARD.parent / name / "trainings.csv", newline="") as file:
             assert all(row["commit"] for row in csv.DictReader(file))

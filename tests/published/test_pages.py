@@ -36,7 +36,7 @@ def test_the_findings_are_all_that_the_ledger_decided_by_measurement():
     decided = [row for row in rows if row["verdict"] in ("confirmed", "refuted")]
     assert len({*shown}) == len(shown) == len(decided)
     assert all(
-        page_numbers.fill("ledger", f"{name} verdict s") in ("confirmed", "refuted")
+        page_numbers.filled_expression("ledger", f"{name} verdict s") in ("confirmed", "refuted")
         for name in shown
     )
 
@@ -77,7 +77,7 @@ def results(tmp_path, monkeypatch):
     ],
 )
 def test_expressions(results, source, text, shown):
-    assert page_numbers.fill(source, text) == shown
+    assert page_numbers.filled_expression(source, text) == shown
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_a_sum_of_losses_of_several_protocols_is_that_of_its_rows():
 
 
 def fill_number(text):
-    return float(page_numbers.fill("protocols paired", f"{text} .5f"))
+    return float(page_numbers.filled_expression("protocols paired", f"{text} .5f"))

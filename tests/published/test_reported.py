@@ -15,9 +15,9 @@ from test_figures import texts
 
 from posbench.common.csv_records import from_csv
 from posbench.report.figures.method_lines import LineNames, panel_groups
-from posbench.report.records import Score, methods, read_points, sections
-from posbench.report.seed_marks import MARK
-from posbench.report.tables import position_tables, score_tables, tables
+from posbench.report.records import Score, grouped_by_section, read_points, records_by_method
+from posbench.report.seed_marks import MARK_PATTERN
+from posbench.report.tables import curve_tables, position_tables, score_tables
 from posbench.results.evidence import read_evidence, write_evidence
 from posbench.results.run_metadata import Training
 from posbench.results.search import CONFIGS as EVIDENCE
@@ -34,7 +34,7 @@ def named(folder):
 
 def accuracies(folder) -> list[list[Score]]:
     return (
-        sections(read_points(folder / "accuracy.csv", Score))
+        grouped_by_section(read_points(folder / "accuracy.csv", Score))
         if (folder / "accuracy.csv").exists()
         else []
     )
@@ -43,22 +43,22 @@ def accuracies(folder) -> list[list[Score]]:
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_tables_are_those_of_the_csv(folder):
     text, curves = (
-        MARK.sub("", (folder / "table.md").read_text()),
-        sections(read_points(folder / "curve.csv")),
+        MARK_PATTERN.sub("", (folder / "table.md").read_text()),
+        grouped_by_section(read_points(folder / "curve.csv")),
     )
     by_position = (
-        sections(read_points(folder / "position.csv"))
+        grouped_by_section(read_points(folder / "position.csv"))
         if any(curve[0].window for curve in curves)
         else []
     )
     assert {curve[0].section for curve in curves if curve[0].window} == {
         stretches[0].section for stretches in by_position
     }
-    shown = [table for curve in curves if not curve[0].window for table in tables(curve)]
+    shown = [table for curve in curves if not curve[0].window for table in curve_tables(curve)]
     shown += [table for stretches in by_position for table in position_tables(stretches)]
     shown += [table for section in accuracies(folder) for table in score_tables(section)]
     assert shown and all(
-        MARK.sub("", table.markdown()) in text for table in shown
+        MARK_PATTERN.sub("", table.markdown()) in text for table in shown
     )  # a CSV does not say which seeds a mean is over
 
 
@@ -108,7 +108,7 @@ def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_figures_show_the_panels_and_lines_of_the_csv(folder):
     counted = Counter()
-    for curve in sections(read_points(folder / "curve.csv")):
+    for curve in grouped_by_section(read_points(folder / "curve.csv")):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
         said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
@@ -116,7 +116,7 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
         for panel in panel_groups(names.points):
             lines = [
                 names.line(next(iter(cell.values())), panel.points)
-                for cell in methods(panel.points).values()
+                for cell in records_by_method(panel.points).values()
             ]
             if kind == "position":  # what is shown, or a value that the axis cuts, follows the name
                 assert not [

@@ -19,9 +19,9 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.captions import curve_caption
 from posbench.report.records import CurvePoint, read_points
-from posbench.report.report import collect
-from posbench.report.table_formats import LONG, METHOD, Table
-from posbench.report.write_report import write
+from posbench.report.report import collect_report
+from posbench.report.table_formats import METHOD_COLUMNS, MOST_ROWS_OF_PAGE, Table
+from posbench.report.write_report import write_report
 from posbench.results.search import find_results, shortest_endings
 from posbench.runs.rows import write_csv
 
@@ -42,7 +42,7 @@ def test_the_folder_of_a_report_without_sums_keeps_the_intervals_it_states(name)
     folder = REPORTED / name
     found = {
         place(point): point
-        for part in collect([], "t", "x", [folder / "rows.csv"]).sections
+        for part in collect_report([], "t", "x", [folder / "rows.csv"]).sections
         for point in part
     }
     stated = read_points(folder / "curve.csv")
@@ -72,11 +72,11 @@ def test_stated_intervals_are_of_these_means_alone(tmp_path):
     )
     assert {
         point.over
-        for part in collect([], "t", "x", [tmp_path / "rows.csv"]).sections
+        for part in collect_report([], "t", "x", [tmp_path / "rows.csv"]).sections
         for point in part
     } <= {"seeds", None}
     write_run(tmp_path / "own", "rope")
-    beside = collect(
+    beside = collect_report(
         sorted((tmp_path / "own").rglob("*.json")), "t", "x", [REPORTED / "headline" / "rows.csv"]
     )
     over = {
@@ -93,7 +93,7 @@ def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_inter
 ):
     folder = REPORTED / "headline"
     shutil.copy(folder / "rows.csv", tmp_path)
-    text = collect([], "t", "x", [tmp_path / "rows.csv"]).markdown()
+    text = collect_report([], "t", "x", [tmp_path / "rows.csv"]).markdown()
     means = re.sub(
         r" \+- [\d.]+ [<>~]", "", text
     )  # documents are known to the losses of all targets alone
@@ -107,7 +107,7 @@ def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_inter
 
 def test_rows_of_one_seed_have_differences_without_intervals(tmp_path):
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path)
-    (curve,) = collect([], "t", "x", [tmp_path / "rows.csv"]).sections
+    (curve,) = collect_report([], "t", "x", [tmp_path / "rows.csv"]).sections
     reported = read_points(REPORTED / "demo" / "curve.csv")
     assert [point.difference for point in curve] == pytest.approx(
         [point.difference for point in reported], abs=1e-6
@@ -124,23 +124,23 @@ def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
     )
     for path in (*own, *theirs):
         asked(path, windows=20, targets=12)
-    write(measured := collect(own, "t", "x"), tmp_path / "evidence")
+    write_report(measured := collect_report(own, "t", "x"), tmp_path / "evidence")
     (known,) = measured.sections
-    write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")
-    (curve,) = collect(
+    write_csv(collect_report(theirs, "t", "x").rows, tmp_path / "rows.csv")
+    (curve,) = collect_report(
         [], "t", "x", [tmp_path / "rows.csv"], evidence=[tmp_path / "evidence"]
     ).sections  # one table, as of the same runs
     assert [point for point in curve if point.source is None] == known and {
         point.source for point in curve
     } == {None, "rows.csv"}
-    again = collect(
+    again = collect_report(
         [], "t", "x", [tmp_path / "evidence" / "rows.csv"], evidence=[tmp_path / "evidence"]
     )
     assert (
         again.sections == [known] and "with the same numbers" in again.notes[0]
     )  # a mean takes no interval away
     csv = stated(tmp_path, "encoding,extension,scale_attention,length,nll\nrope,pi,log_n,64,9.0\n")
-    (curve,) = collect([], "t", "x", [csv], evidence=[tmp_path / "evidence"]).sections
+    (curve,) = collect_report([], "t", "x", [csv], evidence=[tmp_path / "evidence"]).sections
     assert [point.source for point in curve if point.nll == 9] == ["paper.csv"] and curve[
         :-1
     ] == known
@@ -154,15 +154,15 @@ def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
     ]
     for path, windows in zip(made, (2, 64, 512), strict=True):
         asked(path, windows=windows)
-    write_csv(collect(made, "t", "x").rows, tmp_path / "rows.csv")
-    again = collect([], "t", "x", [tmp_path / "rows.csv"])
+    write_csv(collect_report(made, "t", "x").rows, tmp_path / "rows.csv")
+    again = collect_report([], "t", "x", [tmp_path / "rows.csv"])
     shown = [curve[0].setting for curve in again.sections]
     assert [re.search(r"(\d+) windows", setting)[1] for setting in shown] == ["2", "64", "512"]
     write_csv(again.rows, tmp_path / "rows.csv")
     assert [
-        curve[0].setting for curve in collect([], "t", "x", [tmp_path / "rows.csv"]).sections
+        curve[0].setting for curve in collect_report([], "t", "x", [tmp_path / "rows.csv"]).sections
     ] == shown
-    (beside, *_), *others = collect(made[2:], "t", "x", [tmp_path / "rows.csv"]).sections
+    (beside, *_), *others = collect_report(made[2:], "t", "x", [tmp_path / "rows.csv"]).sections
     assert len(others) == 2 and beside.setting.startswith("512 windows")
 
 
@@ -180,7 +180,7 @@ def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
         encoding="utf-8",
     )
     paths, beside = write_run(tmp_path, "rope", curves=FEW), tmp_path / "b"
-    alone, report = collect(paths, "t", "x"), collect(paths, "t", "x", [csv])
+    alone, report = collect_report(paths, "t", "x"), collect_report(paths, "t", "x", [csv])
     (curve,) = report.sections
     first, second, lost = [point for point in curve if point.source]
     assert (first.encoding, first.length, first.nll) == ("Our net", 64, pytest.approx(math.log(20)))
@@ -205,7 +205,7 @@ def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
         "as paper.csv states them" in line and "not paired" in line
         for line in curve_caption(curve, relative=True)
     )
-    write(report, beside)
+    write_report(report, beside)
     assert (
         "Our net" in (beside / "heatmap.svg").read_text()
         and "Our net" not in (beside / "differences.svg").read_text()
@@ -215,7 +215,7 @@ def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
 
 def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
     csv = stated(tmp_path, "label,length,nll\nOurs,64,3.0\nOurs,512,3.4\n")
-    report = collect(write_run(tmp_path, "rope"), "t", "x", [csv])
+    report = collect_report(write_run(tmp_path, "rope"), "t", "x", [csv])
     assert report.sections[0][-1].train_len == 64  # of the runs it is beside
     assert any(
         "paper.csv states no floor" in line
@@ -225,7 +225,7 @@ def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
 
 def test_seeds_of_others_are_averaged_over_seeds(tmp_path):
     lines = [f"rope,pi,256,{nll},{seed},64" for seed, nll in enumerate((3.0, 3.1, 3.5))]
-    (point,) = collect(
+    (point,) = collect_report(
         [],
         "t",
         "x",
@@ -245,7 +245,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
         tmp_path,
         "method,length,nll,train_len,tokenizer\na,64,3,64,bpe-1024\nb,64,3,64,bytes\nc,64,3,128,\n",
     )
-    found = collect(write_run(tmp_path, "rope"), "t", "x", [csv]).sections
+    found = collect_report(write_run(tmp_path, "rope"), "t", "x", [csv]).sections
     assert [{point.encoding for point in curve if point.source} for curve in found] == [
         {"a"},
         {"b"},
@@ -289,7 +289,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
 )
 def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, said):
     with pytest.raises(ConfigError) as refused:
-        collect([], "t", "x", [stated(tmp_path, text)])
+        collect_report([], "t", "x", [stated(tmp_path, text)])
     assert (
         said in str(refused.value)
         and "\n" not in str(refused.value)
@@ -300,7 +300,7 @@ def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, sa
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "paper.csv").write_bytes(b"method,length,nll\n\xff\xfe,64,3\n")
     with pytest.raises(ConfigError, match="cannot be read as CSV"):
-        collect([], "t", "x", [tmp_path / "paper.csv"])
+        collect_report([], "t", "x", [tmp_path / "paper.csv"])
 
 
 def test_files_of_one_name_are_told_apart(tmp_path):
@@ -349,14 +349,14 @@ def test_a_damaged_evaluation_is_left_out_with_a_note(tmp_path, kind):
         with np.load(beside) as stored:
             np.savez(beside, **{**stored, "length": stored["length"] + 1})
     with pytest.raises(RunError, match="evaluate again|same command again"):
-        collect(paths, "t", "x")
+        collect_report(paths, "t", "x")
     paths += write_run(tmp_path, "rope")
-    report = collect(paths, "t", "x", skip_damaged=True)
+    report = collect_report(paths, "t", "x", skip_damaged=True)
     (note,) = report.notes
     assert note.startswith("Left out: ") and broken.stem in note and note.count("delete it") == 1
     assert "| alibi |" not in report.markdown() and "| rope | pi | none |" in report.markdown()
     with pytest.raises(RunError, match=re.escape(broken.stem)):
-        collect([broken], "t", "x", skip_damaged=True)
+        collect_report([broken], "t", "x", skip_damaged=True)
 
 
 def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
@@ -379,7 +379,7 @@ def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
             f"model:\n  path: {folder}\n  checkpoint: {{sha256: {sha}, vocab_size: 9}}\ntrain:"
             " {length: 64}\n"
         )
-    text = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x").markdown()
+    text = collect_report(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x").markdown()
     assert (
         "| rope checkpoint=small |" in text
         and "| rope checkpoint=large |" in text
@@ -391,12 +391,12 @@ def test_a_long_table_goes_on_over_pages():
     def made(rows):
         return Table(
             "Loss & more",
-            [*METHOD, "1x (64)"],
+            [*METHOD_COLUMNS, "1x (64)"],
             [["rope", f"x_{n}", "none", "-0.1 +- 0.2 <"] for n in range(rows)],
         ).latex()
 
     assert (
         r"\begin{tabular}" in made(3)
-        and r"\begin{longtable}" in made(LONG + 1)
-        and r"\endhead" in made(LONG + 1)
+        and r"\begin{longtable}" in made(MOST_ROWS_OF_PAGE + 1)
+        and r"\endhead" in made(MOST_ROWS_OF_PAGE + 1)
     )

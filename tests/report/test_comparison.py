@@ -11,21 +11,26 @@ from posbench.report.comparison import (
     BEST,
     BETTER,
     NO_SHARED_SEED,
+    NOT_TOLD_APART,
     ONLY_MEANS,
     REFERENCE,
-    UNTOLD,
     WORSE,
 )
 from posbench.report.comparison_request import (
     Request,
-    by_columns,
-    comparisons,
-    named,
+    groups_by_column,
+    matching_names,
+    requested_comparisons,
     token_length,
 )
-from posbench.report.comparison_tables import ranking_table, rows_of, table_by, terminal_text
-from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, sentences
-from posbench.report.report import collect
+from posbench.report.comparison_tables import (
+    csv_rows,
+    ranking_table,
+    table_by_column,
+    terminal_text,
+)
+from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, result_and_method
+from posbench.report.report import collect_report
 from posbench.runs.rows import write_csv
 from posbench.statistics.over_seeds import FROM_SEEDS
 
@@ -44,7 +49,7 @@ def reports_of(root, seeds=(0, 1, 2), curves=CURVES, encodings=("rope",)):
         for seed in seeds:
             own = {method: curve for method, curve in curves.items() if method[0] == encoding}
             paths += write_run(root, encoding, seed, own)
-    return {"": collect(paths, "", "")}
+    return {"": collect_report(paths, "", "")}
 
 
 def by_name(comparison):
@@ -52,7 +57,7 @@ def by_name(comparison):
 
 
 def test_the_best_stands_first_and_worse_lines_are_told_from_it(tmp_path):
-    (comparison,) = comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
     assert comparison.length == 512 and comparison.multiple == 8
     names = [row.line.name for row in comparison.lines]
     assert set(names[:2]) == {"rope|yarn", "rope|rerope"} and names[2:] == ["rope|pi", "rope"]
@@ -74,7 +79,7 @@ def test_an_interval_is_that_of_the_paired_differences(tmp_path):
         for index, extension in enumerate(("none", "yarn"))
     ]
     request = Request(lines=("rope", "rope|yarn"), length="128", against="rope")
-    (comparison,) = comparisons({"": collect(paths, "", "")}, request)
+    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, request)
     difference = by_name(comparison)["rope|yarn"].difference
     at_128 = (losses[1] - losses[0])[LENGTHS.index(128)].astype(np.float32).astype(np.float64)
     means_C = at_128.reshape(-1, DOCUMENTS).mean(0)
@@ -89,7 +94,7 @@ def test_an_interval_is_that_of_the_paired_differences(tmp_path):
 
 def test_against_a_line_the_others_are_better_or_worse(tmp_path):
     request = Request(lines=("rope|pi", "rope|yarn", "rope"), length="8x", against="rope|pi")
-    rows = by_name(comparisons(reports_of(tmp_path), request)[0])
+    rows = by_name(requested_comparisons(reports_of(tmp_path), request)[0])
     assert rows["rope|pi"].verdict == REFERENCE
     assert rows["rope|yarn"].verdict == BETTER and rows["rope"].verdict == WORSE
     assert rows["rope|yarn"].difference.value < 0 < rows["rope"].difference.value
@@ -105,7 +110,7 @@ def test_unequal_seeds_are_compared_on_those_that_both_have(tmp_path):
         {**few, ("rope", "none", "none"): CURVES["rope", "none", "none"]},
     )
     paths = [evaluation.path for evaluation in reports[""].evaluations] + list(more)
-    (comparison,) = comparisons({"": collect(paths, "", "")}, Request(length="8x"))
+    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, Request(length="8x"))
     assert comparison.common_seeds == (0, 1, 2)
     rows = by_name(comparison)
     assert set(rows["rope"].line.seeds) == {0, 1, 2, 3}
@@ -114,8 +119,8 @@ def test_unequal_seeds_are_compared_on_those_that_both_have(tmp_path):
 
 def test_holm_multiplies_p_and_none_leaves_it(tmp_path):
     reports = reports_of(tmp_path)
-    (corrected,) = comparisons(reports, Request(length="8x"))
-    (plain,) = comparisons(reports, Request(length="8x", correction="none"))
+    (corrected,) = requested_comparisons(reports, Request(length="8x"))
+    (plain,) = requested_comparisons(reports, Request(length="8x", correction="none"))
     smallest = min(row.p for row in corrected.lines if row.p is not None)
     row = next(row for row in corrected.lines if row.p == smallest)
     assert row.p_corrected == pytest.approx(min(1.0, 3 * smallest))
@@ -128,10 +133,10 @@ def test_a_rise_is_the_loss_minus_the_lines_own_floor(tmp_path):
     request = Request(
         lines=("rope|yarn", "alibi"), length="8x", against="rope|yarn", measure="rise"
     )
-    row = by_name(comparisons(reports, request)[0])["alibi"]
+    row = by_name(requested_comparisons(reports, request)[0])["alibi"]
     assert row.difference.value == pytest.approx(-0.3, abs=0.03)
     loss = by_name(
-        comparisons(
+        requested_comparisons(
             reports, Request(lines=("rope|yarn", "alibi"), length="8x", against="rope|yarn")
         )[0]
     )["alibi"]
@@ -139,7 +144,7 @@ def test_a_rise_is_the_loss_minus_the_lines_own_floor(tmp_path):
 
 
 def test_units_are_ratios_of_perplexities_and_bits_per_byte(tmp_path):
-    (comparison,) = comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
     row = by_name(comparison)["rope"]
     ratio = Scale(PPL, "loss").difference(row)
     assert ratio.value == pytest.approx(math.exp(row.difference.value))
@@ -148,16 +153,16 @@ def test_units_are_ratios_of_perplexities_and_bits_per_byte(tmp_path):
 
 
 def test_sentences_name_the_best_and_those_not_told_from_it(tmp_path):
-    (comparison,) = comparisons(reports_of(tmp_path), Request(length="8x"))
-    text = " ".join(sentences(comparison, Scale("nats", "loss")))
-    untold = [row.line.name for row in comparison.lines if row.verdict == UNTOLD]
+    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
+    text = " ".join(result_and_method(comparison, Scale("nats", "loss")))
+    untold = [row.line.name for row in comparison.lines if row.verdict == NOT_TOLD_APART]
     assert comparison.lines[0].line.name in text and "8 times the training length" in text
     assert all(name in text for name in untold)
 
 
 def test_rows_have_every_line_of_every_length(tmp_path):
-    made = comparisons(reports_of(tmp_path), Request(by="length"))
-    rows = [row for comparison in made for row in rows_of([comparison], Scale("nats", "loss"))]
+    made = requested_comparisons(reports_of(tmp_path), Request(by="length"))
+    rows = [row for comparison in made for row in csv_rows([comparison], Scale("nats", "loss"))]
     assert {row["length"] for row in rows} == set(LENGTHS)
     assert len(rows) == len(LENGTHS) * len(CURVES)
 
@@ -179,7 +184,7 @@ def test_rows_have_every_line_of_every_length(tmp_path):
 )
 def test_what_cannot_be_compared_is_refused_with_what_can(tmp_path, request_, part):
     with pytest.raises(ConfigError) as refused:
-        comparisons(reports_of(tmp_path, seeds=(0,)), Request(**request_))
+        requested_comparisons(reports_of(tmp_path, seeds=(0,)), Request(**request_))
     assert part in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -227,7 +232,7 @@ def test_p_intervals_and_holm_are_those_of_loops_over_targets(tmp_path):
     """Three seeds, three lines: t with two degrees of freedom, whose cdf is algebraic."""
     names = ["none", "pi", "yarn"]
     paths, losses = losses_of_seeds(tmp_path, np.random.default_rng(3), names)
-    (comparison,) = comparisons({"": collect(paths, "", "")}, Request())
+    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, Request())
     rows = by_name(comparison)
     order = sorted(range(3), key=lambda index: losses[index].mean())
     assert comparison.lines[0].line.record.extension == names[order[0]]
@@ -248,9 +253,9 @@ def test_p_intervals_and_holm_are_those_of_loops_over_targets(tmp_path):
 
 def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
     paths, losses = losses_of_seeds(tmp_path / "runs", np.random.default_rng(4), ["none", "pi"])
-    write_csv(collect(paths, "", "").rows, tmp_path / "rows.csv")
-    report = collect([], "", "", [tmp_path / "rows.csv"])
-    (comparison,) = comparisons({"": report}, Request(against="rope"))
+    write_csv(collect_report(paths, "", "").rows, tmp_path / "rows.csv")
+    report = collect_report([], "", "", [tmp_path / "rows.csv"])
+    (comparison,) = requested_comparisons({"": report}, Request(against="rope"))
     row = by_name(comparison)["rope|pi"]
     by_seed = (losses[1] - losses[0]).mean(1)
     half = 4.302652729911275 * by_seed.std(ddof=1) / math.sqrt(3)
@@ -262,7 +267,7 @@ def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
 
 
 def test_each_line_with_each_other_one_is_corrected_for_all_pairs(tmp_path):
-    tables = comparisons(reports_of(tmp_path), Request(length="8x", against="each"))
+    tables = requested_comparisons(reports_of(tmp_path), Request(length="8x", against="each"))
     names = [table.reference.line.name for table in tables]
     cells = {(row.line.name, row.against): row for table in tables for row in table.lines}
     ps = []
@@ -286,7 +291,9 @@ def test_what_is_missing_is_said(tmp_path):
     paths.append(write_eval(tmp_path, "rope", "ntk", "none", losses, LENGTHS[:1], 0))
     csv = tmp_path / "paper.csv"
     csv.write_text("method,length,nll,train_len\nours,512,2.0,64\n")
-    (comparison,) = comparisons({"": collect(paths, "", "", [csv])}, Request(length="8x"))
+    (comparison,) = requested_comparisons(
+        {"": collect_report(paths, "", "", [csv])}, Request(length="8x")
+    )
     rows = by_name(comparison)
     assert comparison.lines[0].line.name == "paper.csv: ours"
     assert comparison.lines[0].reason == ONLY_MEANS
@@ -304,13 +311,13 @@ def test_failed_gates_are_said(tmp_path, monkeypatch):
     curves = CURVES | {("alibi", "none", "none"): (0.0, 0.1, 0.1, 0.1)}
     curves |= {("alibi", "pi", "none"): (0.0, 0.1, 0.2, 0.3)}
     reports = reports_of(tmp_path, (0, 1), curves, ("rope", "alibi"))
-    (comparison,) = comparisons(reports, Request(length="8x"))
+    (comparison,) = requested_comparisons(reports, Request(length="8x"))
     gates = {name: row.line.gate for name, row in by_name(comparison).items()}
     assert gates["rope|yarn"] == "passed" and gates["alibi"] == gates["alibi|pi"] == "failed"
     said = TEXTS["gate_failed"].format(lines="alibi and alibi|pi")
     assert said in how_compared(comparison)
     request = Request(lines=("alibi", "alibi|pi"), length="8x")
-    assert TEXTS["gates_failed"] in how_compared(comparisons(reports, request)[0])
+    assert TEXTS["gates_failed"] in how_compared(requested_comparisons(reports, request)[0])
 
 
 @pytest.mark.parametrize(
@@ -328,7 +335,7 @@ def test_failed_gates_are_said(tmp_path, monkeypatch):
 )
 def test_lines_are_named_as_tables_and_figures_name_them(name, names):
     lines = ["rope", "rope|yarn", "rope|none|log_n", "alibi steps=5", "b: alibi steps=9", "none"]
-    assert named(name, [*lines, "none|yarn"]) == names
+    assert matching_names(name, [*lines, "none|yarn"]) == names
 
 
 def test_folders_without_overlap_say_how_they_differ(tmp_path):
@@ -338,12 +345,14 @@ def test_folders_without_overlap_say_how_they_differ(tmp_path):
         text = path.read_text().replace('"data": "pysource"', '"data": "books"')
         path.write_text(text)
     with pytest.raises(ConfigError, match=r"differ in data \(pysource and books\)"):
-        comparisons({"a": collect(first, "", ""), "b": collect(other, "", "")}, Request())
+        requested_comparisons(
+            {"a": collect_report(first, "", ""), "b": collect_report(other, "", "")}, Request()
+        )
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_number_of_a_ranking_is_cut_on_a_narrow_terminal(tmp_path, width):
-    (comparison,) = comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
     scale = Scale("nats", "loss")
     text = terminal_text([ranking_table(comparison, scale)], [], width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -357,11 +366,11 @@ def test_a_line_alone_and_lines_without_a_common_length_are_refused_with_the_rea
     losses = np.full((1, TARGETS), 3.0)
     alone = write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS[:1])
     with pytest.raises(ConfigError, match="rope is the only line"):
-        comparisons({"": collect([alone], "", "")}, Request())
+        requested_comparisons({"": collect_report([alone], "", "")}, Request())
     other = write_eval(tmp_path, "rope", "pi", "none", losses, LENGTHS[1:2])
-    reports = {"": collect([alone, other], "", "")}
+    reports = {"": collect_report([alone, other], "", "")}
     with pytest.raises(ConfigError, match=r"two of them \(rope at 64; rope\|pi at 128\)"):
-        comparisons(reports, Request())
+        requested_comparisons(reports, Request())
 
 
 def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
@@ -377,11 +386,11 @@ def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
                 paths.append(
                     write_eval(root, "rope", extension, "none", losses, LENGTHS[:1], **changed)
                 )
-    made = comparisons({"": collect(paths, "", "")}, Request(by="data"))
-    groups = by_columns(made, "data")
+    made = requested_comparisons({"": collect_report(paths, "", "")}, Request(by="data"))
+    groups = groups_by_column(made, "data")
     columns = [[comparison.section.data for comparison in group] for group in groups]
     assert columns == [["books", "pysource"]] * 2
     protocols = [{comparison.section.protocol for comparison in group} for group in groups]
     assert protocols == [{"fixed_targets"}, {"sliding"}]
-    table = table_by(groups[0], "data", Scale("nats", "loss"))
+    table = table_by_column(groups[0], "data", Scale("nats", "loss"))
     assert table.columns == ["line", "books", "pysource"] and len(table.rows) == 2

@@ -23,9 +23,9 @@ import posbench
 from posbench.config.compose import Composer, long_name, resolved_values
 from posbench.config.defaults import resolve
 from posbench.config.identity import eval_id, run_id
-from posbench.report.explore import SUMS_BYTES, TEMPLATES, content, explore_page
-from posbench.report.records import SECTION, section_of
-from posbench.report.report import collect
+from posbench.report.explore import MOST_SUMS_BYTES, TEMPLATES, explore_page, page_content
+from posbench.report.records import SECTION_COLUMNS, section_values
+from posbench.report.report import collect_report
 from posbench.statistics.crossed import Sums, across, estimate, join_strata
 from posbench.tools.explore.command import of_grid
 
@@ -35,13 +35,13 @@ NODE = shutil.which("node")
 
 
 def report_of(name, *csvs):
-    return collect([], name, "x", csvs, evidence=[REPORTED / name])
+    return collect_report([], name, "x", csvs, evidence=[REPORTED / name])
 
 
 @pytest.fixture(scope="module")
 def headline():
     report = report_of("headline")
-    return report, content("Headline", {"": report})
+    return report, page_content("Headline", {"": report})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def headline():
     [("headline", "curve", "length", 240), ("tasks", "accuracy", "task", 180)],
 )
 def test_points_are_those_of_the_frame(name, what, kind, count):
-    data, frame = content(name, {"": report_of(name)}), posbench.frame(REPORTED / name, what)
+    data, frame = page_content(name, {"": report_of(name)}), posbench.frame(REPORTED / name, what)
     shown, frame = data["points"], frame[frame.depth.isna()] if kind == "task" else frame
     lines = [data["lines"][number] for number in shown["line"]]
     kept = [i for i, line in enumerate(lines) if line["kind"] == kind]
@@ -236,7 +236,7 @@ def test_intervals_within_strata_are_those_of_posbench():
 
 
 def test_needles_carry_their_depths_as_strata_and_other_lines_have_none(headline):
-    sums = content("needles", {"": report_of("needles")})["sums"]
+    sums = page_content("needles", {"": report_of("needles")})["sums"]
     texts_of_two = [strata for strata in sums["strata"] if len(strata) == 10]
     assert texts_of_two and all(strata == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] for strata in texts_of_two)
     assert not any(headline[1]["sums"]["strata"])
@@ -263,7 +263,7 @@ def test_what_a_results_folder_says_is_data(tmp_path):
     for row in text["rows"]:
         row.update(encoding=EVIL, data=EVIL, commit=EVIL, scale_attention="=1+1")
     path.write_text(json.dumps(text))
-    page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
+    page = explore_page(EVIL, {EVIL: collect_report([path], EVIL, "x")})
     assert EVIL not in page and "<img" not in page and page.count("<script") == 11
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert (
@@ -274,16 +274,16 @@ def test_what_a_results_folder_says_is_data(tmp_path):
 
 
 def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monkeypatch):
-    monkeypatch.setattr("posbench.report.explore.SUMS_BYTES", 100_000)
-    few = content("Headline", {"": headline[0]})
-    assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
+    monkeypatch.setattr("posbench.report.explore.MOST_SUMS_BYTES", 100_000)
+    few = page_content("Headline", {"": headline[0]})
+    assert len(few["sums"]["nll"]) < 110_000 and MOST_SUMS_BYTES > 100_000
     assert re.search(
         r"^\d+ of 282 points are compared by the means of their seeds: their sums take more than"
         r" the 0.1 MB",
         few["notes"][0],
     )
     monkeypatch.setattr("posbench.report.explore.MOST_POINTS", 100)
-    few = content("Headline", {"": headline[0]})
+    few = page_content("Headline", {"": headline[0]})
     assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith(
         "182 of 282 points are left out"
     )
@@ -343,15 +343,15 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
     """Composed again, the words give the ids of the committed rows."""
     report = report_of(name)
     known = {
-        (section_of(one), report.label(one.first)): one
+        (section_values(one), report.label(one.first)): one
         for one in report.evaluations
         if one.first["seed"] == seed
     }
     configs = map(json.loads, (REPORTED / name / "configs.jsonl").read_text().splitlines())
     fingerprints = {line["run_id"]: line["provenance"]["data_fingerprint"] for line in configs}
-    lines = [line for line in content(name, {"": report})["lines"] if line["kind"] == "length"][
-        ::every
-    ]
+    lines = [
+        line for line in page_content(name, {"": report})["lines"] if line["kind"] == "length"
+    ][::every]
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         composer = Composer()
         for line in lines:
@@ -363,7 +363,7 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
             cfg = resolve(
                 resolved_values(composer.values([long_name(word) for word in words]))
             ).as_dict()
-            section = tuple(line[column] for column in SECTION)
+            section = tuple(line[column] for column in SECTION_COLUMNS)
             row = known[
                 section, (line["encoding"], line["extension"], line["scale_attention"])
             ].first
@@ -382,7 +382,7 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
 
 
 def test_sums_of_answers_are_those_of_the_mean():
-    data, summed = content("tasks", {"": report_of("tasks")}), 0
+    data, summed = page_content("tasks", {"": report_of("tasks")}), 0
     sums, right = (
         data["sums"],
         np.frombuffer(

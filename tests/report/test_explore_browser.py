@@ -11,12 +11,12 @@ from browser import CHROMIUM, Browser
 from conftest import CONFIGS
 
 from posbench.report.comparison import ONLY_MEANS
-from posbench.report.comparison_request import Request, comparisons
-from posbench.report.comparison_words import MARKS, Scale, how_compared, result
+from posbench.report.comparison_request import Request, requested_comparisons
+from posbench.report.comparison_words import MARK_OF_VERDICT, Scale, how_compared, result_sentences
 from posbench.report.explore import explore_page
 from posbench.report.figures.palette import BLUE, shades
 from posbench.report.figures.style import OKABE_ITO
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FORMULA, MARKUP = "=HYPERLINK(1)", "<img src=x onerror=document.title=1>"
@@ -35,7 +35,7 @@ def made(tmp_path_factory):
     """(address, report) of a page of the demo beside somebody's CSV."""
     folder = tmp_path_factory.mktemp("explore")
     (folder / "paper.csv").write_text(PAPER)
-    report = collect([], "Demo", "x", [folder / "paper.csv"], evidence=[REPORTED / "demo"])
+    report = collect_report([], "Demo", "x", [folder / "paper.csv"], evidence=[REPORTED / "demo"])
     (folder / "page.html").write_text(explore_page("Demo", {"": report}), encoding="utf-8")
     return f"file://{folder}/page.html", report
 
@@ -227,7 +227,7 @@ def test_a_link_of_an_earlier_version_has_no_bars(page, made):
 
 
 def test_single_seeds_are_thin_lines_of_their_values(browser, tmp_path):
-    report = collect([], "Seeds", "x", evidence=[REPORTED / "headline"])
+    report = collect_report([], "Seeds", "x", evidence=[REPORTED / "headline"])
     (tmp_path / "page.html").write_text(explore_page("Seeds", {"": report}), encoding="utf-8")
     browser.open(f"file://{tmp_path}/page.html#bars=seeds&y=nll&filter=encoding%3Dfox+-log_n")
     assert "Thin lines: the 3 seeds of each mean." in text(browser, "#scales")
@@ -291,13 +291,13 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     page.choose("b", identity(page, "rope pi"))
     request = Request(lines=("rope|ntk", "rope|pi"), against="rope|pi", by="length")
     cells_by_line = {row[0]: row[1:] for row in cells(page, "#compared")}
-    for i, comparison in enumerate(comparisons({"": report}, request)):
+    for i, comparison in enumerate(requested_comparisons({"": report}, request)):
         for row in comparison.lines:
             shown = Scale("nats", "loss").difference(row)
             cell = f"({row.value:.3f})"
             if shown is not None:
                 half = (shown.high - shown.low) / 2
-                cell = f"{shown.value:+z.3f} +- {half:.3f}{MARKS[row.verdict]}"
+                cell = f"{shown.value:+z.3f} +- {half:.3f}{MARK_OF_VERDICT[row.verdict]}"
             assert cells_by_line[row.line.name.replace("|", " ")][i] == cell
     page.choose("y", "ppl")
     assert "perplexity over that of rope pi" in text(page, "#compared")
@@ -316,12 +316,12 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
 def test_all_drawn_lines_are_ranked_and_compared_with_each_other(page, made):
     page.choose("y", "nll")
     page.choose("filter", "encoding=rope -log_n")
-    (comparison,) = comparisons({"": made[1]}, Request(lines=ROPE, length="16x"))
+    (comparison,) = requested_comparisons({"": made[1]}, Request(lines=ROPE, length="16x"))
     names = [row.line.name.replace("|", " ") for row in comparison.lines]
     ranked = cells(page, "#compared")
     assert [row[0] for row in ranked] == names
     assert [row[5] for row in ranked] == ["passed"] * 5
-    assert how(page)[0] == result(comparison, Scale("nats", "loss")).replace("|", " ")
+    assert how(page)[0] == result_sentences(comparison, Scale("nats", "loss")).replace("|", " ")
     assert how(page)[1:] == [line.replace("|", " ") for line in how_compared(comparison)]
     page.choose("b", "each")
     assert [row[0] for row in cells(page, "#compared")] == names
@@ -365,7 +365,7 @@ def test_files_hold_what_is_shown(page):
 
 
 def test_dark_follows_the_system_and_positions_have_their_page(tmp_path):
-    report = collect([], "Positions", "x", evidence=[REPORTED / "pretrained"])
+    report = collect_report([], "Positions", "x", evidence=[REPORTED / "pretrained"])
     (tmp_path / "page.html").write_text(explore_page("Positions", {"": report}), encoding="utf-8")
     dark = Browser(tmp_path, dark=True)
     try:

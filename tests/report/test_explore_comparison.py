@@ -12,11 +12,11 @@ from synthetic import write_run
 
 from posbench.common.errors import RunError
 from posbench.common.files import finite
-from posbench.report.comparison import NO_SHARED_SEED, compare_each, compare_lines
-from posbench.report.comparison_request import lines_of
-from posbench.report.comparison_words import Scale, how_compared, result
-from posbench.report.explore import SCRIPTS, TEMPLATES, content
-from posbench.report.report import collect
+from posbench.report.comparison import NO_SHARED_SEED, compare_all_pairs, compare_lines
+from posbench.report.comparison_request import lines_by_section
+from posbench.report.comparison_words import Scale, how_compared, result_sentences
+from posbench.report.explore import SCRIPTS, TEMPLATES, page_content
+from posbench.report.report import collect_report
 from posbench.runs.rows import write_csv
 from posbench.statistics.clustered import student_cdf, student_interval
 from posbench.statistics.over_seeds import FROM_SEEDS
@@ -69,7 +69,7 @@ def of_page(report, questions):
     scripts = [name for name in SCRIPTS if name in ("crossed.js", "explore_points.js")]
     scripts.append("explore_compare.js")
     asked = {
-        "content": finite(content("x", {"": report})),
+        "content": finite(page_content("x", {"": report})),
         "script": "\n".join((TEMPLATES / name).read_text() for name in scripts),
         "questions": questions,
     }
@@ -84,7 +84,7 @@ def numbers_of_lines(report):
     columns = ("protocol", "data", "tokenizer", "train_len", "setting", "task")
     names = ("encoding", "extension", "scale_attention", "source")
     numbers = {}
-    for number, line in enumerate(content("x", {"": report})["lines"]):
+    for number, line in enumerate(page_content("x", {"": report})["lines"]):
         if line["kind"] in ("length", "task"):
             numbers[tuple(line[name] for name in (*columns, *names))] = number
     return numbers
@@ -94,7 +94,7 @@ def questions_on(report, ys, longest=None, against=None, each=False, correction=
     """(questions to the page, [(comparisons of posbench, scale)]) at the `longest` lengths."""
     numbers = numbers_of_lines(report)
     questions, answers = [], []
-    for section, lengths in lines_of({"": report}).items():
+    for section, lengths in lines_by_section({"": report}).items():
         for length in sorted(lengths)[-longest if longest else 0 :]:
             lines = lengths[length]
             members = [
@@ -116,7 +116,7 @@ def compared(section, length, lines, measure, against, each, correction):
     """Comparisons of posbench; none where fewer than two lines have the measure."""
     try:
         if each:
-            return compare_each(section, length, lines, measure, correction)
+            return compare_all_pairs(section, length, lines, measure, correction)
         name = None if against is None else lines[against].name
         return [compare_lines(section, length, lines, measure, name, correction)]
     except RunError:
@@ -139,7 +139,7 @@ def assert_alike(report, questions, answers):
             how = [line.replace(rise, "measure=rise") for line in shown["how"]]
             assert how == how_compared(comparison)
             if question["y"] != "ppl":  # exp() of a float32 may differ in the last digit
-                assert shown["result"] == result(comparison, scale)
+                assert shown["result"] == result_sentences(comparison, scale)
 
 
 def assert_same_numbers(cells, row):
@@ -168,7 +168,7 @@ def assert_same_numbers(cells, row):
     ],
 )
 def test_rows_and_sentences_are_those_of_compare(name, ys, options):
-    report = collect([], name, "x", evidence=[REPORTED / name])
+    report = collect_report([], name, "x", evidence=[REPORTED / name])
     questions, answers = questions_on(report, ys, **options)
     assert len(questions) >= len(ys)
     assert_alike(report, questions, answers)
@@ -178,7 +178,7 @@ def test_without_sums_the_seeds_decide_and_what_is_missing_is_said(tmp_path):
     """Unequal seeds and no sums, beside a line of a CSV, and one of another length."""
     write_csv(runs_of(tmp_path).rows, tmp_path / "rows.csv")
     (tmp_path / "paper.csv").write_text("method,length,nll,train_len\nours,512,2.0,64\n")
-    report = collect([], "x", "x", [tmp_path / "rows.csv", tmp_path / "paper.csv"])
+    report = collect_report([], "x", "x", [tmp_path / "rows.csv", tmp_path / "paper.csv"])
     questions, answers = questions_on(report, ("nll", "difference"), longest=1)
     assert any(row.source == FROM_SEEDS for made, _ in answers for row in made[0].lines)
     assert_alike(report, questions, answers)
@@ -200,7 +200,7 @@ def runs_of(tmp_path):
     paths = write_run(tmp_path / "runs", "rope", 0, both | one)
     paths += write_run(tmp_path / "runs", "rope", 1, both)
     paths += write_run(tmp_path / "runs", "alibi", 2)
-    return collect(paths, "x", "x")
+    return collect_report(paths, "x", "x")
 
 
 def test_student_and_holm_are_those_of_posbench():

@@ -5,17 +5,17 @@ colours of their own.
 import pytest
 from synthetic import CURVES, write_run
 
-from posbench.report.explore import content
+from posbench.report.explore import page_content
 from posbench.report.figures.captions import curve_caption
 from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import lines_of_methods
 from posbench.report.figures.palette import foreign_pens
 from posbench.report.figures.style import FOREIGN_COLOURS, OKABE_ITO
-from posbench.report.frame import frame, records
+from posbench.report.frame import record_frame, records_of_frame
 from posbench.report.plot import Options, draw_figure
 from posbench.report.records import CurvePoint, read_points
-from posbench.report.report import collect
-from posbench.report.write_report import write
+from posbench.report.report import collect_report
+from posbench.report.write_report import write_report
 
 FEW = {cell: CURVES[cell] for cell in (("rope", "none", "none"), ("rope", "pi", "none"))}
 LINES = "".join(
@@ -34,7 +34,9 @@ def csv(tmp_path):
 
 @pytest.fixture
 def curve(tmp_path, csv):
-    (found,) = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]).sections
+    (found,) = collect_report(
+        write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]
+    ).sections
     return found
 
 
@@ -43,7 +45,7 @@ def mark(point):
 
 
 def test_a_caption_gives_nothing_of_ours_to_somebody_elses_numbers(curve):
-    figure, lines = draw_figure(frame(curve, CurvePoint), Options(y="ppl"))
+    figure, lines = draw_figure(record_frame(curve, CurvePoint), Options(y="ppl"))
     theirs = [line for line in lines() if line.startswith("paper.csv: ")]
     assert theirs == [
         "paper.csv: data not stated, tokenizer not stated | protocol not stated: which targets were"
@@ -61,10 +63,10 @@ def test_a_report_says_what_a_csv_beside_it_does_not_state(tmp_path, curve, csv)
         "paper.csv: protocol, data, tokenizer not stated, so its lines may be of another text or"
         " protocol"
     )
-    report = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
+    report = collect_report(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
     assert f"- {said}\n" in report.markdown() and said in report.table_text()
     assert f"P{said[1:]}." in curve_caption(curve, relative=False)
-    write(report, tmp_path / "out")
+    write_report(report, tmp_path / "out")
     *_, last = read_points(tmp_path / "out" / "curve.csv")
     assert (last.source, last.unstated) == ("paper.csv", "protocol data tokenizer")
 
@@ -74,9 +76,11 @@ def test_what_a_csv_states_is_said_as_stated(tmp_path):
     csv.write_text(
         "method,length,ppl,train_len,data,protocol\ntheirs,64,20,64,pysource,fixed_targets\n"
     )
-    (curve,) = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]).sections
+    (curve,) = collect_report(
+        write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]
+    ).sections
     assert curve[-1].unstated == "tokenizer"
-    _, lines = draw_figure(frame(curve, CurvePoint), Options(y="ppl"))
+    _, lines = draw_figure(record_frame(curve, CurvePoint), Options(y="ppl"))
     assert any(
         line.startswith("paper.csv: pysource, tokenizer not stated | protocol fixed_targets: ")
         for line in lines()
@@ -84,13 +88,13 @@ def test_what_a_csv_states_is_said_as_stated(tmp_path):
 
 
 def test_a_csv_alone_states_nothing_more(csv):
-    (curve,) = collect([], "t", "x", [csv]).sections
+    (curve,) = collect_report([], "t", "x", [csv]).sections
     assert curve_caption(curve, relative=False)[0].startswith(
         "data not stated, tokenizer not stated | protocol not stated: "
     )
     assert (
         "- data not stated, tokenizer not stated, trained at 64 tokens"
-        in collect([], "t", "x", [csv]).markdown()
+        in collect_report([], "t", "x", [csv]).markdown()
     )
 
 
@@ -104,7 +108,7 @@ def test_no_line_of_others_has_a_colour_of_ours(curve):
         pen.colour for pen in theirs
     } <= set(FOREIGN_COLOURS)
     assert not set(FOREIGN_COLOURS) & set(OKABE_ITO) and {pen.marker for pen in theirs} == {"x"}
-    again = records(frame(curve, CurvePoint))
+    again = records_of_frame(record_frame(curve, CurvePoint))
     assert [line.pen for line in lines_of_methods(again, again, mark)] == [
         line.pen for line in lines_of_methods(curve, curve, mark)
     ]
@@ -124,8 +128,8 @@ def test_many_lines_of_others_differ_by_dashes():
 
 
 def test_the_explore_page_has_the_same_rules(tmp_path, csv):
-    report = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
-    lines = [line for line in content("t", {"": report})["lines"] if line["kind"] == "length"]
+    report = collect_report(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
+    lines = [line for line in page_content("t", {"": report})["lines"] if line["kind"] == "length"]
     for line in lines:
         is_theirs = line["source"] == "paper.csv"
         assert line["unstated"] == ("protocol data tokenizer" if is_theirs else None)

@@ -11,7 +11,7 @@ from conftest import CONFIGS
 from test_rows import VALUES
 
 from posbench.report.footnotes import PARENT_UNASKED
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.runs.rows import eval_content, make_row, read_csv
 
 FINETUNE = CONFIGS.parent / "results" / "reported" / "finetune"
@@ -72,7 +72,7 @@ def child(root, seed, accuracies, scaling=None, steps=0):
 
 def of_pi(paths, length=1024):
     """Score of PI over all seeds, and the text of the report."""
-    report = collect(paths, "finetune", "")
+    report = collect_report(paths, "finetune", "")
     (score,) = [
         one
         for section in report.scores
@@ -136,7 +136,7 @@ def test_a_child_that_fails_counts_and_is_named_if_nobody_asked_its_parent(tmp_p
 
 @pytest.fixture(scope="module")
 def finetune():
-    return collect([], "finetune", "", evidence=[FINETUNE])
+    return collect_report([], "finetune", "", evidence=[FINETUNE])
 
 
 def by_hand(length):

@@ -21,7 +21,7 @@ from posbench.report.figures.method_lines import lines_of_methods, panel_groups
 from posbench.report.figures.palette import shades
 from posbench.report.figures.paper import SIZES
 from posbench.report.figures.style import FOREIGN_COLOURS
-from posbench.report.frame import records
+from posbench.report.frame import records_of_frame
 from posbench.report.plot import Options, draw_figure
 
 ROOT = CONFIGS.parent
@@ -224,7 +224,7 @@ def test_x_is_length_a_multiple_of_the_training_length_or_the_middle_of_bins_of_
 
 
 def test_without_words_names_colours_and_panels_are_those_of_the_report(headline):
-    curve = records(headline)
+    curve = records_of_frame(headline)
     for axes, group in zip(posbench.plot(headline), panel_groups(curve), strict=True):
         assert axes.get_title("left") == group.heading
         wanted = {

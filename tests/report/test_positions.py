@@ -12,7 +12,7 @@ from posbench.common.errors import RunError
 from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.report.curves import stretch_ends
 from posbench.report.records import read_points
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.statistics.clustered import clustered_mean, student_quantile
 
 WINDOW, TRAIN_LEN, DOCUMENT = 256, 64, np.array([3, 3, 5, 8])
@@ -64,7 +64,7 @@ def test_stretches_are_means_over_their_tokens_paired_with_no_extension_over_doc
 
 
 def test_bins_cover_each_position_once_and_stretches_are_made_of_whole_bins(paths, tmp_path):
-    (curve,) = collect(paths, "t", "").sections
+    (curve,) = collect_report(paths, "t", "").sections
     plain = [point for point in curve if point.extension == "none"]
     assert [point.length for point in plain] == bin_edges(WINDOW) and sum(
         point.n_targets for point in plain
@@ -78,7 +78,7 @@ def test_bins_cover_each_position_once_and_stretches_are_made_of_whole_bins(path
 
 def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path):
     Built(paths, tmp_path / "out", "t", "")
-    report = collect([], "t", "", [tmp_path / "out" / "rows.csv"])
+    report = collect_report([], "t", "", [tmp_path / "out" / "rows.csv"])
     (stretches,) = report.stretches.values()
     whole = read_points(tmp_path / "out" / "position.csv")
     assert [point.length for point in stretches] == [point.length for point in whole]
@@ -131,7 +131,7 @@ def test_one_document_has_no_interval_and_the_report_says_so(tmp_path):
         write_positions(tmp_path, name, losses, document_N=alone)
         for name, losses in (("none", PLAIN), ("pi", OTHER))
     ]
-    report = collect(paths, "t", "")
+    report = collect_report(paths, "t", "")
     assert (
         " +- " not in report.markdown()
         and "one document: there is no interval" in report.markdown()
@@ -144,4 +144,4 @@ def test_other_windows_are_not_paired(tmp_path):
         for k, name in enumerate(("none", "pi"))
     ]
     with pytest.raises(RunError, match="scored different targets"):
-        collect(paths, "t", "")
+        collect_report(paths, "t", "")

@@ -9,8 +9,8 @@ import pytest
 from test_scores import write_scores
 
 from posbench.report.ranks import method_ranks
-from posbench.report.report import collect
-from posbench.report.write_report import disagreements, write
+from posbench.report.report import collect_report
+from posbench.report.write_report import disagreements, write_report
 
 SHARES = {  # {task: {encoding: accuracy at 64 (inside), 128, 256 and 512 tokens}}
     "copy": {
@@ -55,7 +55,7 @@ def report(tmp_path):
         for task, of_encoding in SHARES.items()
         for encoding, right in of_encoding.items()
     ]
-    return collect(paths, "tasks", "")
+    return collect_report(paths, "tasks", "")
 
 
 def test_ranks_are_those_by_hand(report):
@@ -80,7 +80,7 @@ def of_tables(folder):
 
 
 def test_a_report_shows_ranks_and_a_folder_of_before_stays_valid(report, tmp_path):
-    write(report, tmp_path / "report")
+    write_report(report, tmp_path / "report")
     with open(tmp_path / "report" / "ranks.csv", newline="") as file:
         shown = {row["encoding"]: float(row["reciprocal_rank"]) for row in csv.DictReader(file)}
     assert shown == pytest.approx(BY_HAND)

@@ -24,7 +24,7 @@ from posbench.config.names import group_yamls
 from posbench.report.figures.captions import curve_caption
 from posbench.report.labels import Labels
 from posbench.report.records import read_points
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.runs.rows import read_csv
 from posbench.runs.target_losses import NAMES
 from posbench.statistics.clustered import student_quantile
@@ -169,7 +169,7 @@ def test_difference_and_change_are_paired_and_clustered_by_document(tmp_path):
     ("half", "verdict"), [(0.1, "gate: ok"), (0.0, "gate: failed"), (-0.1, "gate: failed")]
 )
 def test_the_gate(tmp_path, half, verdict):
-    report = collect(trained(tmp_path, half), "t", COMMAND)
+    report = collect_report(trained(tmp_path, half), "t", COMMAND)
     assert verdict in report.markdown() and verdict in report.table_text()
     short, way = (
         re.search(r"gate: failed, (\S+) nats/token short", report.markdown()),
@@ -187,7 +187,7 @@ def test_g_has_half_of_its_interval_behind_it_as_tables_have(tmp_path):
     paths[1] = write_eval(
         tmp_path, "rope", "recompute_window", "none", [half_N] * 3, LENGTHS[1:], args={"window": 32}
     )
-    markdown = collect(
+    markdown = collect_report(
         [*paths, write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)], "t", COMMAND
     ).markdown()
     width = student_quantile(0.975, 19) * math.sqrt(0.05**2 * 20 / 19 / 20)
@@ -217,7 +217,7 @@ def test_the_beta_that_null_stands_for_is_said(tmp_path):
     ]
     assert (
         "yarn alpha=1.0, ramp=index, beta=2.546 (null; 32 is published)"
-        in collect(paths, "t", COMMAND).markdown()
+        in collect_report(paths, "t", COMMAND).markdown()
     )
     paths = [
         write_eval(
@@ -231,9 +231,11 @@ def test_the_beta_that_null_stands_for_is_said(tmp_path):
             encoding_args={"base": 10000.0},
         )
     ]
-    assert "yarn alpha=1.0, beta=8.0, ramp=index\n" in collect(paths, "t", COMMAND).markdown()
+    assert (
+        "yarn alpha=1.0, beta=8.0, ramp=index\n" in collect_report(paths, "t", COMMAND).markdown()
+    )
     paths = [write_eval(tmp_path, "alibi", "yarn", "none", flat(0), LENGTHS, args=yarn)]
-    assert "beta" not in collect(paths, "t", COMMAND).markdown()
+    assert "beta" not in collect_report(paths, "t", COMMAND).markdown()
 
 
 def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
@@ -249,7 +251,7 @@ def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
             (64, 128),
         )
     ]
-    (curve,) = collect(
+    (curve,) = collect_report(
         [*paths, write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)], "t", COMMAND
     ).sections
     assert [point.difference for point in curve] == [pytest.approx(0.25)] * 4
@@ -262,13 +264,13 @@ def test_one_document_shows_no_gain_and_says_what_would(tmp_path):
             np.savez(path.with_suffix(".npz"), **{**stored, "document": np.zeros(TARGETS, int)})
     assert (
         "gate: failed, one document shows nothing: evaluate.windows for more"
-        in collect(paths, "t", COMMAND).markdown()
+        in collect_report(paths, "t", COMMAND).markdown()
     )
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
-    report = collect(
+    report = collect_report(
         [path for seed in range(seeds) for path in write_run(tmp_path, "alibi", seed)], "t", COMMAND
     )
     said = "two seeds leave one degree of freedom: Student's t is 12.7, and 4.3 with a third seed"
@@ -286,11 +288,11 @@ def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
         tmp_path / "b.json",
     ]
     paths[0].with_suffix(".npz").unlink()  # without floor and arrays the losses still stand
-    text = collect(paths, "t", COMMAND).markdown()
+    text = collect_report(paths, "t", COMMAND).markdown()
     assert f"2 of 3 evaluations are not there yet: `{COMMAND}`" in text and "gate: unknown" in text
     assert "| rope | none | none | 3.000 | 3.000 |" in text and "minus the floor" not in text
     with pytest.raises(RunError, match="None of the 2 .*experiment=demo"):
-        collect(paths[1:], "t", COMMAND)
+        collect_report(paths[1:], "t", COMMAND)
 
 
 def test_cells_say_what_is_not_finite_untested_or_of_other_arguments(tmp_path):
@@ -312,7 +314,7 @@ def test_cells_say_what_is_not_finite_untested_or_of_other_arguments(tmp_path):
             encoding_args={"base": 1e4},
         )
     ]
-    text = collect([*references(tmp_path), *paths], "t", COMMAND).markdown()
+    text = collect_report([*references(tmp_path), *paths], "t", COMMAND).markdown()
     assert (
         "| rope | pi factor=2 | none | 3.100" in text
         and "| rope | pi factor=4 | none | 3.200" in text
@@ -385,7 +387,7 @@ def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
         write_eval(
             tmp_path / name, "rope", "none", "none", flat(shift), LENGTHS, eval_id=name, run_id=name
         )
-    text = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", COMMAND).markdown()
+    text = collect_report(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", COMMAND).markdown()
     assert (
         "| rope run=aaaa | none | none | 3.000" in text
         and "| rope run=bbbb | none | none | 3.500" in text
@@ -399,7 +401,7 @@ def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
         for name in ("a", "b")
     ]
     with pytest.raises(RunError, match="report them apart"):
-        collect(paths, "t", COMMAND)
+        collect_report(paths, "t", COMMAND)
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
@@ -414,12 +416,12 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
         protocol="yarn_script",
         eval_id="x",
     )
-    report = collect([*few, asked(many, stride=16)], "t", COMMAND)
+    report = collect_report([*few, asked(many, stride=16)], "t", COMMAND)
     assert [part.lines[-1].split("; ")[-1] for part in report.parts] == [
         "gate: ok",
         "gate: unknown",
     ]
-    report = collect([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
+    report = collect_report([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
     assert (
         "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200"
         in report.parts[1].lines[-1]
@@ -447,7 +449,9 @@ def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_p
             }
         np.savez(path.with_suffix(".npz"), length=LENGTHS, **kept, **windows)
     *plain, weighted = [
-        point for point in collect(paths, "t", COMMAND).sections[0] if point.extension == "ntk"
+        point
+        for point in collect_report(paths, "t", COMMAND).sections[0]
+        if point.extension == "ntk"
     ]
     assert (weighted.change, weighted.change_half_width) == (pytest.approx(0.75), None)
     assert weighted.nll_half_width is None
@@ -502,7 +506,7 @@ def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
                 args=args,
             )
             paths.append(asked(path, max_length=length))
-        return collect(paths, "t", COMMAND)
+        return collect_report(paths, "t", COMMAND)
 
     (curve,) = upto(96).sections
     assert [(point.length, round(point.difference, 3)) for point in curve] == [(64, 0.2), (96, 0.2)]
@@ -514,7 +518,7 @@ def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
 
 @pytest.mark.parametrize("width", [80, 30])
 def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, width):
-    report = collect(write_run(tmp_path, "rope"), "Demo", COMMAND)
+    report = collect_report(write_run(tmp_path, "rope"), "Demo", COMMAND)
     text = report.table_text(width=width)
     assert max(map(len, text.splitlines())) <= width
     numbers = re.compile(r"[+-]\d+\.\d+ [<>~]")
@@ -527,7 +531,7 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, wid
 
 def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):
     paths = write_run(tmp_path, "rope")
-    report = collect(
+    report = collect_report(
         paths, "t", "x", lengths={path: [64, 256] for path in paths if "recompute" not in path.name}
     )
     (curve,) = report.sections
@@ -569,7 +573,7 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
     report = Built(paths, tmp_path / "report", "Copies", "x")
     for (curve,) in (
         report.sections,
-        collect([], "Copies", "x", evidence=[tmp_path / "report"]).sections,
+        collect_report([], "Copies", "x", evidence=[tmp_path / "report"]).sections,
     ):
         copies, control = (
             only(curve, extension=f"pi ({task})", length=64) for task in ("copies", "control")
@@ -601,5 +605,5 @@ def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_sa
             "train": {"steps": 1000},
         }
         (paths[-1].parents[2] / "config.yaml").write_text(json.dumps(config))
-    names = {point.encoding for point in collect(paths, "", COMMAND).sections[0]}
+    names = {point.encoding for point in collect_report(paths, "", COMMAND).sections[0]}
     assert names == {"rope output_gate=none", "rope output_gate=headwise", "smollm3"}

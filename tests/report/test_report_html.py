@@ -13,8 +13,8 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import ConfigError
-from posbench.report.report import collect
-from posbench.report.table_formats import escape
+from posbench.report.report import collect_report
+from posbench.report.table_formats import latex_escaped
 from posbench.results.distinguish import differing
 from posbench.results.run_metadata import ABSENT, flatten
 from posbench.results.search import Found, find_results
@@ -182,14 +182,16 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, "alibi")
     files = [sorted((tmp_path / name).glob("*/evals/*/*.json")) for name in ("a", "b")]
-    once, twice = (collect(paths, "t", "x") for paths in (files[0], files[0] + files[1]))
+    once, twice = (collect_report(paths, "t", "x") for paths in (files[0], files[0] + files[1]))
     assert once.rows == twice.rows and [
         line for line in twice.notes if "10 rows are in more than one folder, with the same" in line
     ]
     changed = json.loads(files[1][0].read_text())
     changed["rows"][0]["dtype"] = "bf16"
     files[1][0].write_text(json.dumps(changed))
-    assert "1 of them with other numbers" in collect(files[0] + files[1], "t", "x").markdown()
+    assert (
+        "1 of them with other numbers" in collect_report(files[0] + files[1], "t", "x").markdown()
+    )
 
 
 def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
@@ -269,7 +271,7 @@ def test_latex_says_what_the_tables_say(written):
         and r"$>$" in text
         and "$-$0." in text
     )
-    assert escape("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
+    assert latex_escaped("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
         r"a\_b \& 50\% \#1 \{x\} $\sim$ \textasciicircum{} \textbackslash{} \$ $<$  {*}{[}"
     )
 

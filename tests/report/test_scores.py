@@ -14,8 +14,8 @@ from test_rows import VALUES
 from posbench.report.figures import accuracy
 from posbench.report.figures.style import write_figure
 from posbench.report.footnotes import UNASKED
-from posbench.report.records import SEEDS_ALIKE, Score, by_task, read_points
-from posbench.report.report import collect
+from posbench.report.records import SEEDS_ALIKE, Score, read_points, scores_by_task
+from posbench.report.report import collect_report
 from posbench.results.evidence import read_evidence
 from posbench.runs.rows import make_row
 from posbench.runs.target_losses import part_of, save_arrays
@@ -203,7 +203,7 @@ def test_questions_outside_of_the_window_are_learned_where_the_whole_task_is(tmp
         for seed in (0, 1)
     ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.2}, **names)[0]]
-    built = collect(paths, "pairs", "")
+    built = collect_report(paths, "pairs", "")
     beyond = {
         one.encoding: one
         for section in built.scores
@@ -221,7 +221,7 @@ def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
         for extension in ("none", "ntk")
     ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 1.0, 128: 0.1})[0]]
-    text = collect(paths, "needles", "").markdown()
+    text = collect_report(paths, "needles", "").markdown()
     said = f"{UNASKED}: needle: rope"
     assert text.count(UNASKED) == text.count(said) == 1 and f"{said}, " not in text
 
@@ -243,8 +243,8 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
     } <= files
     (section,) = found[1].scores
     assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
-    assert [len(cells) for cells in by_task(section).values()] == [4]
-    again = collect([], "needles", "", evidence=[tmp_path / "report"])
+    assert [len(cells) for cells in scores_by_task(section).values()] == [4]
+    again = collect_report([], "needles", "", evidence=[tmp_path / "report"])
     assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
     page = (tmp_path / "report" / "report.html").read_text()
     assert (
@@ -267,7 +267,7 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     built = Built(found[0], tmp_path / "guessed", "needles", "")
     for scores in (
         built.scores,
-        collect([], "needles", "", evidence=[tmp_path / "guessed"]).scores,
+        collect_report([], "needles", "", evidence=[tmp_path / "guessed"]).scores,
     ):
         guessed = {
             (score.length, score.by_place, score.by_value)

@@ -13,10 +13,10 @@ from test_scores import write_scores
 
 from posbench.report.figures.differences import heatmap, intervals
 from posbench.report.figures.style import write_figure
-from posbench.report.records import by_task
-from posbench.report.report import collect
+from posbench.report.records import scores_by_task
+from posbench.report.report import collect_report
 from posbench.report.seed_marks import Seeds, mark_lines, usual_seeds
-from posbench.report.tables import tables
+from posbench.report.tables import curve_tables
 
 NO_SEED = re.compile(r"\[(?:seeds?|\d+ seed)")
 
@@ -43,7 +43,7 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
     assert line_of(markdown, "ntk").startswith("| rope | ntk | none | 3.910 |")
     assert (
         len(re.findall(r"^\| rope \| pi \| none \[seed 0\] \|", markdown, re.M))
-        == len(tables(report.sections[0]))
+        == len(curve_tables(report.sections[0]))
         == 2
     )
     said = "- [seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2."
@@ -60,7 +60,7 @@ def test_maps_and_intervals_of_methods_are_marked(tmp_path):
     kept = [
         path for path in paths if not (path.name.startswith("pi+none") and "-s0-" not in str(path))
     ]
-    (curve,) = collect(kept, "t", "command").sections
+    (curve,) = collect_report(kept, "t", "command").sections
     for figure in (heatmap(curve, "t"), intervals(curve, "t")):
         write_figure(figure, tmp_path / "figure", ("svg",))
         said = " ".join(texts(tmp_path / "figure.svg"))
@@ -69,7 +69,7 @@ def test_maps_and_intervals_of_methods_are_marked(tmp_path):
 
 
 def test_equal_seeds_have_no_mark(tmp_path):
-    report = collect(
+    report = collect_report(
         [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1, 2)],
         "t",
         "command",
@@ -80,14 +80,15 @@ def test_equal_seeds_have_no_mark(tmp_path):
 def test_as_many_other_seeds_are_other_trainings(tmp_path):
     paths = [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1)]
     paths += [evaluation(tmp_path, "pi", seed) for seed in (0, 2)]
-    assert "| rope | pi | none [seeds 0, 2] |" in collect(paths, "t", "command").markdown()
+    assert "| rope | pi | none [seeds 0, 2] |" in collect_report(paths, "t", "command").markdown()
 
 
 def test_a_length_that_fewer_seeds_have_is_marked_alone(tmp_path):
     paths = [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1)]
     paths += [evaluation(tmp_path, "pi", 0), evaluation(tmp_path, "pi", 1, lengths=LENGTHS[:2])]
     cells = [
-        cell.strip() for cell in line_of(collect(paths, "t", "command").markdown(), "pi").split("|")
+        cell.strip()
+        for cell in line_of(collect_report(paths, "t", "command").markdown(), "pi").split("|")
     ][1:-1]
     assert cells == ["rope", "pi", "none", "3.905", "3.905", "3.900 [seed 0]", "3.900 [seed 0]"]
 
@@ -100,7 +101,7 @@ def test_tables_by_position_are_marked(tmp_path):
         for seed in (0, 1)
     ]
     paths.append(write_positions(tmp_path, "pi", losses, seed=1))
-    assert "| rope | pi | none [seed 1] |" in collect(paths, "t", "command").markdown()
+    assert "| rope | pi | none [seed 1] |" in collect_report(paths, "t", "command").markdown()
 
 
 def test_scores_over_the_seeds_that_learned_are_marked(tmp_path):
@@ -114,7 +115,7 @@ def test_scores_over_the_seeds_that_learned_are_marked(tmp_path):
         write_scores(tmp_path, "alibi", "none", seed, share)[0]
         for seed, share in ((0, good), (1, bad))
     ]
-    report = collect(paths, "t", "command")
+    report = collect_report(paths, "t", "command")
     assert (
         "| alibi | none | none [seed 0] |" in report.markdown()
         and "| rope | ntk | none | 1.000" in report.markdown()
@@ -124,7 +125,7 @@ def test_scores_over_the_seeds_that_learned_are_marked(tmp_path):
 
 def test_points_of_a_csv_are_told_apart_by_their_number_of_seeds(tmp_path):
     paths = [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1, 2)]
-    (curve,) = collect([*paths, evaluation(tmp_path, "pi", 0)], "t", "command").sections
+    (curve,) = collect_report([*paths, evaluation(tmp_path, "pi", 0)], "t", "command").sections
     read = [replace(point, seeds=None) for point in curve]  # as a CSV gives them
     assert mark_lines(read)[0].startswith(
         "[1 seed]: a mean over these seeds; unmarked means are over 3 seeds"
@@ -149,6 +150,6 @@ def test_seeds_in_words(numbers, text):
 def test_the_usual_seeds_are_those_of_most_methods(tmp_path):
     paths = [evaluation(tmp_path, "none", 0), evaluation(tmp_path, "ntk", 0)]
     paths += [evaluation(tmp_path, "pi", seed) for seed in (0, 1, 2)]
-    (curve,) = collect(paths, "t", "command").sections
-    assert "| rope | pi | none [seeds 0 to 2] |" in tables(curve)[0].markdown()
-    assert usual_seeds([]) is None and not by_task([])
+    (curve,) = collect_report(paths, "t", "command").sections
+    assert "| rope | pi | none [seeds 0 to 2] |" in curve_tables(curve)[0].markdown()
+    assert usual_seeds([]) is None and not scores_by_task([])

@@ -11,8 +11,8 @@ from labelled import labelled
 from test_figures import texts
 
 from posbench.report.figures import trainings
-from posbench.report.records import CurvePoint, Score, sections
-from posbench.report.write_report import draw
+from posbench.report.records import CurvePoint, Score, grouped_by_section
+from posbench.report.write_report import draw_sections
 
 PLACE = {
     "protocol": "fixed_targets",
@@ -92,7 +92,7 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
         ("rope n_layer=1", "none", "none"),
     }
     with blank_pictures("png"):
-        draw(sections(labelled(points)), tmp_path, "Steps")
+        draw_sections(grouped_by_section(labelled(points)), tmp_path, "Steps")
     said = texts(tmp_path / "gain.svg")
     assert {
         "Against G (nats/token)",
@@ -290,7 +290,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         ends = [value for segment in bars.get_segments() for value in segment[:, 1]]
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
     with blank_pictures("png"):
-        (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
+        (drawn,) = draw_sections(grouped_by_section(scores), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == [
         "accuracy_steps.png",
         "accuracy_steps.svg",

@@ -170,4 +170,4 @@ def test_a_figure_of_losses_that_are_not_finite_is_none():
 def test_a_log_that_is_missing_or_strange_has_no_losses(tmp_path):
     assert read_step_losses(tmp_path) == []
     (tmp_path / "train.jsonl").write_text(DAMAGED)
-    assert read_step_losses(tmp_path) == [] and plot.XS["step"]
+    assert read_step_losses(tmp_path) == [] and plot.X_NAMES["step"]

@@ -22,7 +22,7 @@ from synthetic import (
 
 import posbench
 from posbench.common.errors import RunError
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.results.evidence import portable, read_evidence, write_evidence
 from posbench.results.hashes import HASHES
@@ -84,7 +84,7 @@ def whole(runs, tmp_path_factory):
 
 def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
     report, folder = whole
-    again = collect([], "All", "x", evidence=[folder])
+    again = collect_report([], "All", "x", evidence=[folder])
     assert numbers(again) == numbers(report) and len(numbers(again)) > 30
     assert again.markdown() == report.markdown() and "G" in again.markdown()
     assert again.rows == report.rows
@@ -102,21 +102,21 @@ def test_a_bundle_of_runs_holds_the_evidence_of_their_report(runs, whole, tmp_pa
     done = call(capfd, tmp_path, "bundle", str(folder), "out=all.zip")
     assert done.returncode == 0, done.stderr
     found = find_results([tmp_path / "all.zip"])
-    assert numbers(collect([], "All", "x", evidence=found.evidence)) == numbers(whole[0])
+    assert numbers(collect_report([], "All", "x", evidence=found.evidence)) == numbers(whole[0])
     assert str(folder) not in (found.evidence[0] / "report.html").read_text()
     beside = find_results([tmp_path / "all.zip", folder])  # each row once
     files = [path for run in beside.runs for path in Run(run).eval_files()]
-    assert numbers(collect(files, "All", "x", evidence=beside.evidence)) == numbers(whole[0])
+    assert numbers(collect_report(files, "All", "x", evidence=beside.evidence)) == numbers(whole[0])
 
 
 def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
     for name, seeds in {"here": (0, 2), "there": (1,)}.items():
         Built([path for seed in seeds for path in runs[seed]], tmp_path / name, "Part", "x")
-    pooled = collect([], "All", "x", evidence=[tmp_path / "here", tmp_path / "there"])
+    pooled = collect_report([], "All", "x", evidence=[tmp_path / "here", tmp_path / "there"])
     assert numbers(pooled) == numbers(whole[0]) and {
         point.n_seeds for section in pooled.sections for point in section
     } == {3}
-    beside = collect(
+    beside = collect_report(
         runs[1], "All", "x", evidence=[tmp_path / "here"]
     )  # runs of one machine beside the evidence of another
     assert numbers(beside) == numbers(whole[0])
@@ -156,7 +156,7 @@ def test_other_targets_do_not_pair(tmp_path):
     for path, name in ((floor, "floor"), (curve, "curve")):
         Built([path], tmp_path / name, "t", "x")
     with pytest.raises(RunError, match="scored different targets"):
-        collect([], "t", "x", evidence=[tmp_path / "floor", tmp_path / "curve"])
+        collect_report([], "t", "x", evidence=[tmp_path / "floor", tmp_path / "curve"])
 
 
 def test_two_weights_of_one_training_are_refused(runs, tmp_path):
@@ -169,7 +169,7 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     (tmp_path / "one" / HASHES).unlink()
     for beside in ([first], others):  # of the same rows one folder adds nothing
         with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
-            collect(beside, "t", "x", evidence=[tmp_path / "one"])
+            collect_report(beside, "t", "x", evidence=[tmp_path / "one"])
 
 
 @pytest.fixture
@@ -239,11 +239,11 @@ def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(tw
     more = write_eval(
         tmp_path / new, "rope", "ntk", "none", [np.full(TARGETS, 3.0)], LENGTHS[:1]
     )  # what comes later does not mix them up
-    again = collect([more], "All", "x", evidence=[tmp_path / "report"])
+    again = collect_report([more], "All", "x", evidence=[tmp_path / "report"])
     assert commits(again) == {**made, ("ntk", LENGTHS[0]): new}
     write_evidence(tmp_path / "again", again.evaluations, again.origins)
     write_csv(again.rows, tmp_path / "again" / "rows.csv")
-    third = collect([], "All", "x", evidence=[tmp_path / "again"])
+    third = collect_report([], "All", "x", evidence=[tmp_path / "again"])
     assert commits(third) == commits(again)
     kept = [json.loads(line) for line in (tmp_path / "again" / CONFIGS).read_text().splitlines()]
     assert sorted(line["provenance"]["commit"] for line in kept) == [
@@ -267,7 +267,7 @@ def test_rows_without_sums_are_counted(runs, tmp_path):
     rows = read_csv(tmp_path / "one" / "rows.csv")
     count = sum(row["eval_id"] == lost for row in rows)
     assert count and f"one: {count} of {len(rows)} rows have no sums" in " ".join(
-        collect([], "t", "x", evidence=[tmp_path / "one"]).notes
+        collect_report([], "t", "x", evidence=[tmp_path / "one"]).notes
     )
 
 
@@ -307,7 +307,7 @@ def test_a_report_by_position_is_that_of_its_runs(tmp_path):
         for name, shift in (("none", 0), ("pi", plain))
     ]
     report = Built(paths, tmp_path / "out", "t", "x")
-    again = collect([], "t", "x", evidence=[tmp_path / "out"])
+    again = collect_report([], "t", "x", evidence=[tmp_path / "out"])
     assert (
         again.markdown() == report.markdown()
         and "+- " in again.markdown()

@@ -13,7 +13,7 @@ from test_strange_folders import FOREIGN
 
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
-from posbench.report.external_csv import read_foreign
+from posbench.report.external_csv import read_others_csv
 from posbench.results.run_metadata import Training
 from posbench.runs import rows
 
@@ -127,7 +127,7 @@ def csv_of(line: dict[str, str]) -> str:
 def test_a_csv_of_others_is_refused(tmp_path: Path, text: str, words: str):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ConfigError, match=rf"a\.csv{words}"):
-        read_foreign(tmp_path / "a.csv", "a")
+        read_others_csv(tmp_path / "a.csv", "a")
 
 
 def evaluation(**changes: object) -> dict:

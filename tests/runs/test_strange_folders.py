@@ -24,9 +24,9 @@ from synthetic import LENGTHS, TARGETS, write_eval
 from posbench.common import defuse
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
-from posbench.report.external_csv import read_foreign
+from posbench.report.external_csv import read_others_csv
 from posbench.report.records import MOST, CurvePoint, read_points
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.results.evaluation import load_evaluation
 from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import Training
@@ -179,7 +179,7 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
     assert (
         named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
     )
-    found = collect(evals(folder), "", "", skip_damaged=True)
+    found = collect_report(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
         assert {entry.path: entry.state_in_words for entry in list_runs(folder)} == {
             run.path: "damaged: config.yaml cannot be read",
@@ -235,7 +235,7 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd)
             made.append(path)
     listed = call(capfd, folder.parent, "runs", "list", f"results_dir={folder}").stdout
     assert listed.count("\n") == len(made) + 3 and "\x1b" not in listed
-    report = collect(made, "", "")
+    report = collect_report(made, "", "")
     assert report.markdown() and report.latex() and len(report.rows) == len(made) * len(LENGTHS)
 
 
@@ -245,7 +245,7 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd)
 def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     strange, sound = evals(folder)
     in_rows(encoding=name, data=name)(strange)
-    made = collect([strange, sound], "t", "")
+    made = collect_report([strange, sound], "t", "")
     points = [point for section in made.sections for point in section]
     line = Training(
         **{one.name: name if one.type in (str, str | None) else None for one in fields(Training)}
@@ -266,14 +266,14 @@ def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
         read_csv(folder / "rows.csv") == made.rows and read_points(folder / "curve.csv") == points
     )
     assert from_csv(folder / "trainings.csv", Training, "", "") == [line]
-    again, _ = read_foreign(folder / "rows.csv", "x")
+    again, _ = read_others_csv(folder / "rows.csv", "x")
     assert {one.rows[0]["encoding"] for one in again} == {name.replace("\t", "\ufffd"), "rope"}
 
 
 def test_names_are_no_html_in_markdown(folder):
     strange, sound = evals(folder)
     in_rows(encoding="<script>alert(1)</script>")(strange)
-    words = collect([strange, sound], "<img src=x>", "").markdown()
+    words = collect_report([strange, sound], "<img src=x>", "").markdown()
     assert (
         "<script" not in words
         and "</script" not in words
@@ -304,11 +304,11 @@ def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
         ConfigError,
         match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs=",
     ):
-        collect([path], "", "")
+        collect_report([path], "", "")
     monkeypatch.setitem(MOST, "encodings", 1)
     in_rows(encoding="other")(path)
     with pytest.raises(ConfigError, match="hold 2 encodings"):
-        collect(evals(folder), "", "")
+        collect_report(evals(folder), "", "")
 
 
 FOREIGN = {
@@ -376,7 +376,7 @@ def test_of_an_npz_no_more_is_unpacked_than_it_states(tmp_path, name):
 def test_a_strange_csv_is_a_sentence(tmp_path, make):
     make(tmp_path / "a.csv")
     with pytest.raises(ConfigError, match=r"a\.csv"):
-        read_foreign(tmp_path / "a.csv", "a")
+        read_others_csv(tmp_path / "a.csv", "a")
     for read in (read_csv, lambda path: from_csv(path, Training, "a list", "x.py")):
         with pytest.raises(RunError, match=r"a\.csv"):
             read(tmp_path / "a.csv")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import CONFIGS
 
-from posbench.report.published.readme_numbers import fill
+from posbench.report.published.readme_numbers import filled_expression
 from posbench.runs.rows import read_csv
 from posbench.statistics.crossed import Sums, estimate, join_strata, sums
 
@@ -142,7 +142,9 @@ def test_yarn_is_worse_than_self_extend_at_the_five_depths_of_the_needles():
         5.03,
         0.13,
     )
-    text = fill("needles paired", "rope|yarn minus rope|self_extend @2x, niah_single_1 chat +- .4f")
+    text = filled_expression(
+        "needles paired", "rope|yarn minus rope|self_extend @2x, niah_single_1 chat +- .4f"
+    )
     assert text == f"{difference_HN.mean():.4f} +- {half:.4f}"
 
 

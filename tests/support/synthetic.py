@@ -11,7 +11,7 @@ from blank_pictures import blank_pictures
 
 from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.report import write_report as folder
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.runs.columns import DERIVED
 from posbench.runs.rows import DIGEST, eval_content, make_row
 from posbench.statistics.clustered import clustered_mean
@@ -179,11 +179,13 @@ class Built:
     """
 
     def __init__(self, paths, out_dir, title, command, pictures="none"):
-        self.report = collect(paths, title, command)
-        none = mock.patch.object(folder, "draw", lambda sections, *_: [{} for _ in sections])
+        self.report = collect_report(paths, title, command)
+        none = mock.patch.object(
+            folder, "draw_sections", lambda sections, *_: [{} for _ in sections]
+        )
         blank = {"drawn": ["png"], "blank": ["png", "svg"], "none": []}[pictures]
         with blank_pictures(*blank), none if pictures == "none" else contextlib.nullcontext():
-            self.files = folder.write(self.report, out_dir)
+            self.files = folder.write_report(self.report, out_dir)
 
     def __getattr__(self, name):
         return getattr(self.report, name)

@@ -12,7 +12,7 @@ from test_rows import VALUES, stored
 
 from posbench.config.names import CONFIGS
 from posbench.config.schema import LogConfig
-from posbench.report.report import collect
+from posbench.report.report import collect_report
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import read_yaml
 from posbench.runs.rows import make_row
@@ -191,7 +191,7 @@ def test_pictures_are_drawn_from_the_rows_of_the_run(tmp_path):
     ]
     losses = [floor_N + 0.25 * i for i in range(4)]
     paths.append(write_eval(tmp_path, "rope", "ntk", "none", losses, LENGTHS, args={}))
-    pictures = wandb_content.draw_pictures(collect(paths, "a run", ""), tmp_path)
+    pictures = wandb_content.draw_pictures(collect_report(paths, "a run", ""), tmp_path)
     assert [path.name for path in pictures] == ["loss.png"]
     assert pictures[0].read_bytes().startswith(b"\x89PNG")
 
@@ -220,7 +220,7 @@ def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
             args={"multiplier": 2.0},
         )
     )
-    summary = wandb_content.report_summary(collect(paths, "", ""))
+    summary = wandb_content.report_summary(collect_report(paths, "", ""))
     shown = {
         key: value
         for key, value in summary.items()

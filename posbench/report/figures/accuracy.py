@@ -50,9 +50,9 @@ from posbench.report.figures.style import (
     write_note,
 )
 from posbench.report.figures.uncertainty import INTERVAL, bars_line, mark_with_bar
-from posbench.report.footnotes import questions_of, unlearned
-from posbench.report.records import Score, grouped, span, tick_lengths
-from posbench.report.scores import GUESSES
+from posbench.report.footnotes import questions_words, unlearned_lines
+from posbench.report.records import Score, grouped, range_text, tick_lengths
+from posbench.report.scores import GUESS_WORDS
 
 HEADING_FONT = 8.4  # points of the name of a map
 CELL_WIDTH, ROW_HEIGHT = 34, 15  # points: width and height of a cell of a map
@@ -121,7 +121,7 @@ def _guess_lines(of_task: list[Score]) -> list[Line]:
     """Lines of the shares that guesses get right, which are the same for all methods."""
     by_length = {score.length: score for score in of_task}
     lines = []
-    for column in GUESSES:
+    for column in GUESS_WORDS:
         marks = []
         for length, score in sorted(by_length.items()):
             share = getattr(score, column)
@@ -174,7 +174,7 @@ def depth_maps(section: list[Score], title: str):
     ).items():
         heading = f"{task}\n{shortened(method[0])}, {extension_name(method, of_method)}"
         maps[heading] = {(depths.index(score.depth), score.length): score for score in of_method}
-    texts = span(score.n_texts for score in scores)
+    texts = range_text(score.n_texts for score in scores)
     noun = "text" if texts == "1" else "texts"
     text = (
         "Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens."
@@ -242,6 +242,6 @@ def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
 def question_lines(section: list[Score]) -> list[str]:
     """Lines on the questions, and on the trainings that have not learned them."""
     first = section[0]
-    questions = questions_of(section)
+    questions = questions_words(section)
     line = f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions}."
-    return [line, *as_sentences(unlearned(section))]
+    return [line, *as_sentences(unlearned_lines(section))]

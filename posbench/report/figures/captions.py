@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from posbench.report.figures.uncertainty import INTERVAL, bars_line
-from posbench.report.footnotes import targets_of, unstated_lines
+from posbench.report.footnotes import targets_words, unstated_lines
 from posbench.report.method_words import parts_joined, source_suffix
-from posbench.report.records import ContextPoint, CurvePoint, as_stated, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, as_stated, range_text, two_seeds_note
 
 LONGEST_NAME = 60  # characters of a name
 LINEAR = "linear"
@@ -67,7 +67,7 @@ def curve_caption(
     With `scales`, a sentence on the axes, the bars are those of the loss, or of the difference if
     `relative`."""
     first = curve[0]
-    lines = [data_line(curve, targets_of(first))]
+    lines = [data_line(curve, targets_words(first))]
     if scales:
         of_bars = bars_line(curve, "difference" if relative else "nll", bars)
         lines.append(joined_sentences(scales, of_bars))
@@ -77,7 +77,7 @@ def curve_caption(
             f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half"
             f" (nats/token): {'; '.join(floors)}."
         )
-    lines += as_sentences(two_seeds(curve))
+    lines += as_sentences(two_seeds_note(curve))
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
     return lines + csv_lines(curve, relative)
@@ -106,7 +106,7 @@ def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> s
     data = as_stated(first, "data")
     tokenizer = as_stated(first, "tokenizer")
     protocol = as_stated(first, "protocol")
-    seeds = span(point.n_seeds for point in section)
+    seeds = range_text(point.n_seeds for point in section)
     noun = "seed" if seeds == "1" else "seeds"
     return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} {noun}"
 

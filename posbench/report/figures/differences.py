@@ -33,10 +33,10 @@ from posbench.report.figures.style import (
     write_note,
 )
 from posbench.report.figures.uncertainty import interval_words
-from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
+from posbench.report.records import CurvePoint, grouped, records_by_method, tick_lengths
 from posbench.report.seed_marks import mark_lines, row_mark, usual_seeds
-from posbench.report.table_formats import LEVEL
-from posbench.report.tables import heading, verdict
+from posbench.report.table_formats import LEVEL_MARK
+from posbench.report.tables import length_heading, mark_of_difference
 
 # points, of a map: height and width of a cell, space between blocks, above and below them
 CELL_HEIGHT, CELL_WIDTH = 12.5, 40
@@ -61,7 +61,7 @@ def _cells_with_a_difference(points: list[CurvePoint]) -> Cells:
     """Points of the methods that have a difference to the floor at any length."""
     return {
         method: cell
-        for method, cell in methods(points).items()
+        for method, cell in records_by_method(points).items()
         if any(point.difference is not None for point in cell.values())
     }
 
@@ -148,7 +148,7 @@ def heatmap(curve: list[CurvePoint], title: str):
                 style = {"color": GREY, "linewidth": 0.8, "clip_on": False}
                 axes.axhline(line, xmin=-labels_width / grid_width, **style)
         for place, length in enumerate(lengths):
-            text = heading(length, curve[0].train_len).replace(" ", "\n")
+            text = length_heading(length, curve[0].train_len).replace(" ", "\n")
             write_note(
                 axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222"
             )
@@ -198,7 +198,7 @@ def _draw_difference(
     if abs(difference) > colours.edge:
         text = f"^{text}"
     inks = INKS[1:]
-    if verdict(difference, point.half_width) == LEVEL:
+    if mark_of_difference(difference, point.half_width) == LEVEL_MARK:
         text += "~"
         inks = INKS
     draw_cell(axes, place, line, colours(difference), text, inks)
@@ -327,7 +327,7 @@ def intervals(curve: list[CurvePoint], title: str):
                 method: value(cell[length]) for method, cell in cells.items() if length in cell
             }
             _draw_panel(axes, rows, readings, edges)
-            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT_SIZE, pad=4)
+            axes.set_title(length_heading(length, curve[0].train_len), fontsize=FONT_SIZE, pad=4)
             if column == 0:
                 style = {"xycoords": "axes fraction", "fontsize": 9.5, "fontweight": "bold"}
                 write_note(axes, f"{name} (nats/token)", (0, 1), (0, 18), **style)

@@ -24,7 +24,7 @@ from posbench.report.figures.palette import (
     yaml_names,
 )
 from posbench.report.figures.style import DASHES, MARKERS, MOST_CURVES_IN_PANEL
-from posbench.report.records import CurvePoint, Score, StepPoint, methods
+from posbench.report.records import CurvePoint, Score, StepPoint, records_by_method
 
 # columns that may tell lines of one method apart
 # of lines by step of training, the tokens that were read
@@ -48,7 +48,7 @@ def panel_groups(points: list[Point]) -> list[Group]:
     Else unextended encodings stand together, then each encoding with its extensions, that with the
     most first. Crowded groups are divided.
     """
-    cells = sorted(methods(points), key=str)
+    cells = sorted(records_by_method(points), key=str)
     n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     is_small = len(cells) <= MOST_CURVES_IN_PANEL and has_several(points, "encoding")
     if not n_extended or is_small:

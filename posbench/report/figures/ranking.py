@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from posbench.report.comparison import ACCURACY, NO_INTERVAL, UNTOLD, WORSE, Compared, Comparison
+from posbench.report.comparison import (
+    ACCURACY,
+    NO_INTERVAL,
+    NOT_TOLD_APART,
+    WORSE,
+    Compared,
+    Comparison,
+)
 from posbench.report.comparison_tables import section_words
 from posbench.report.comparison_words import TEXTS, Scale, how_compared
 from posbench.report.figures.lines import text_width
@@ -129,7 +136,7 @@ def _draw_panel(axes, panel: Panel, names: Sequence[str], limits: tuple[float, f
 
 
 def _verdict_colour(row: Compared) -> str:
-    if row.verdict in (UNTOLD, NO_INTERVAL):
+    if row.verdict in (NOT_TOLD_APART, NO_INTERVAL):
         return UNDECIDED_COLOUR
     return FAIL_COLOUR if row.verdict == WORSE else GAIN_COLOUR
 

@@ -27,7 +27,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
-from posbench.report.curves import interval
+from posbench.report.curves import mean_with_interval
 from posbench.report.figures.accuracy import question_lines
 from posbench.report.figures.captions import (
     LINEAR,
@@ -71,9 +71,9 @@ from posbench.report.figures.uncertainty import (
     mark_with_bar,
     units_with_numbers,
 )
-from posbench.report.learned import LEARNED
-from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
-from posbench.report.references import Paired, Seed, compare
+from posbench.report.learned import LEAST_LEARNED_SHARE
+from posbench.report.records import CurvePoint, Score, grouped, range_text, two_seeds_note
+from posbench.report.references import Paired, Seed, paired_difference
 from posbench.statistics.clustered import student_interval
 
 # of MARKERS
@@ -194,7 +194,7 @@ def gain_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
             f"Scales: y {LINEAR_THEN_LOG}; G {LINEAR}; the x on the right {LOG}.",
             bars_line(shown, "difference", bars),
         ),
-        *as_sentences(two_seeds(shown)),
+        *as_sentences(two_seeds_note(shown)),
     ]
     panels = [
         Panel("Against G (nats/token)", by_gain, set_up_axes),
@@ -221,7 +221,7 @@ def _lines_of_parts(
 
 
 def _data_line(points: Sequence[CurvePoint], more: str = "") -> str:
-    targets = f"{span(point.n_targets for point in points)} targets"
+    targets = f"{range_text(point.n_targets for point in points)} targets"
     return data_line(points, targets + more)
 
 
@@ -471,7 +471,7 @@ def _paired_difference(
     by_seed = {number: pair.difference for number, pair in pairs.items() if pair is not None}
     if not pairs or any(pair is None or pair.sums is None for pair in pairs.values()):
         return PairedDifference((point.floor if at_floor else point.nll) - base.nll, None, by_seed)
-    difference, half_width, _ = interval(list(pairs.values()), point.sem_unit)
+    difference, half_width, _ = mean_with_interval(list(pairs.values()), point.sem_unit)
     return PairedDifference(difference, half_width, by_seed)
 
 
@@ -484,7 +484,7 @@ def _pair_or_none(seed: Seed | None, base: Seed | None) -> Paired | None:
     """Loss of a seed minus that of another; None where one is unknown, or their targets differ."""
     if seed is None or base is None or not seed.evaluation.same_targets(base.evaluation):
         return None
-    return compare(seed.evaluation, seed.row, base.evaluation, base.row)
+    return paired_difference(seed.evaluation, seed.row, base.evaluation, base.row)
 
 
 def at_common_length(points: list[CurvePoint]) -> AtLength:
@@ -552,8 +552,8 @@ def accuracy_steps_figure(section: list[Score], title: str, bars: str = INTERVAL
     notes = [question_lines(section)[0]]
     if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
         notes.append(
-            f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest"
-            " length inside the window."
+            f"Means leave out seeds right in less than {LEAST_LEARNED_SHARE:g} of their answers"
+            " at the longest length inside the window."
         )
     return _draw_by_steps(parts, "accuracy", "share of answers", title, notes, bars)
 

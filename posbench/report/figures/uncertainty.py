@@ -9,14 +9,14 @@ from statistics import median
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.lines import Mark
 from posbench.report.records import (
-    SEEDS,
     SEEDS_ALIKE,
+    SEEDS_KEY,
     CurvePoint,
     Score,
     SectionKey,
     StepPoint,
     grouped,
-    span,
+    range_text,
 )
 
 INTERVAL = "interval"
@@ -114,7 +114,7 @@ def value_by_seed(record: SectionKey, column: str) -> dict[object, float]:
     """
     by_seed = record.by_seed or {}
     values = by_seed.get(column) or ()
-    seeds = by_seed.get(SEEDS) or ()
+    seeds = by_seed.get(SEEDS_KEY) or ()
     if len(seeds) < 2 or len(values) != len(seeds):
         return {}
     pairs = zip(seeds, values, strict=True)
@@ -163,7 +163,7 @@ def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
     several = [record for record in records if value_by_seed(record, column)]
     if not several:
         return f"No lines of seeds: {ONE_SEED}."
-    counts = span(len(value_by_seed(record, column)) for record in several)
+    counts = range_text(len(value_by_seed(record, column)) for record in several)
     return f"Thin lines: the {counts} seeds of each mean."
 
 
@@ -172,7 +172,7 @@ def _shade_line(records: Sequence[StepPoint]) -> str:
     several = [record.n_seeds for record in records if record.low is not None]
     if not several:
         return "No shade: one seed."
-    return f"Shade: from the lowest to the highest of {span(several)} seeds."
+    return f"Shade: from the lowest to the highest of {range_text(several)} seeds."
 
 
 def _why_no_interval(records: Sequence[SectionKey]) -> str:
@@ -220,10 +220,10 @@ def units_with_numbers(over: str, records: Sequence[SectionKey]) -> str:
     """Units of intervals with their numbers.
 
     "seeds x documents" gives "3 to 5 seeds crossed with 291 documents"."""
-    seeds = f"{span(record.n_seeds for record in records)} seeds"
+    seeds = f"{range_text(record.n_seeds for record in records)} seeds"
     is_task = isinstance(records[0], Score)
     n_units = [record.n_texts if is_task else record.n_units for record in records]
-    units = span(n_units) if None not in n_units else ""
+    units = range_text(n_units) if None not in n_units else ""
     if over == "seeds":
         return f"{seeds} alone"
     if over.startswith("seeds x "):

@@ -36,9 +36,15 @@ from posbench.report.figures.uncertainty import (
     mark_with_bar,
     value_by_seed,
 )
-from posbench.report.footnotes import contexts_of
+from posbench.report.footnotes import contexts_words
 from posbench.report.method_words import source_suffix
-from posbench.report.records import ContextPoint, CurvePoint, methods, tick_lengths, two_seeds
+from posbench.report.records import (
+    ContextPoint,
+    CurvePoint,
+    records_by_method,
+    tick_lengths,
+    two_seeds_note,
+)
 from posbench.report.tables import gain_cell
 
 Reading = tuple[float | None, float | None]  # a value and half of its interval
@@ -129,7 +135,7 @@ def edges_around(values: Sequence[Reading]) -> Edges:
 
 def _context_caption(section: list[ContextPoint], cut: bool, bars: str) -> list[str]:
     train_len = section[0].train_len
-    lines = [data_line(section, contexts_of(section))]
+    lines = [data_line(section, contexts_words(section))]
     of_bars = bars_line(section, "doubling", bars)
     notes = [scales_line(LOG, LINEAR), of_bars]
     if bars == INTERVAL and interval_words(section, "doubling"):
@@ -138,9 +144,9 @@ def _context_caption(section: list[ContextPoint], cut: bool, bars: str) -> list[
             notes.append("Bars at an edge are cut.")
     lines.append(joined_sentences(*notes))
     gains = []
-    for (encoding, *_, source), by_context in methods(section).items():
+    for (encoding, *_, source), by_context in records_by_method(section).items():
         gains.append(f"{encoding}{source_suffix(source)} {gain_cell(by_context.get(train_len))}")
-    lines += as_sentences(two_seeds(section))
+    lines += as_sentences(two_seeds_note(section))
     lines.append(
         f"G, the gain from the second half of the window ({train_len // 2} -> {train_len}):"
         f" {'; '.join(gains)}."

@@ -16,22 +16,28 @@ from posbench.common.defuse import markdown, printable
 from posbench.common.quantities import plural
 from posbench.report.method_words import parts_joined
 from posbench.report.published.readme_numbers import csv_lines
-from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
+from posbench.report.records import (
+    CurvePoint,
+    grouped,
+    grouped_by_section,
+    read_points,
+    records_by_method,
+)
 from posbench.report.table_formats import markdown_row
 from posbench.report.tables import plus_minus
 from posbench.results.search import ROWS, is_evidence
 
-PROTOCOL = "fixed_targets"  # the same targets at every length
+RANKED_PROTOCOL = "fixed_targets"  # the same targets at every length
 MARGIN = 0.05  # nats per token
 OTHER_MARGINS = (0.03, 0.02)
-FEWEST = 3  # lengths from the training length on
-SHOWN = 10  # lines of a table, beside all that hold to the longest length
+FEWEST_LENGTHS = 3  # lengths from the training length on
+MOST_OTHER_LINES = 10  # lines of a table, beside all that hold to the longest length
 COLUMNS = (
     *("encoding", "extension", "scale", "holds to", "perhaps to", "loss there"),
     *("loss minus floor there", "cost at 1x", "seeds", "measured in", "commit"),
 )
 INTRODUCTION = Path(__file__).parents[3] / "results" / "reported" / "leaderboard.template.md"
-ONE_SEED = (
+ONE_SEED_SENTENCE = (
     "With one seed: the intervals are over documents alone and say nothing of other trainings."
 )
 
@@ -131,7 +137,7 @@ class Ranking(NamedTuple):
     exclusions: list[Exclusion]
 
 
-def folders(reported: Path) -> list[Path]:
+def evidence_folders(reported: Path) -> list[Path]:
     """Folders of evidence in results/reported."""
     return sorted(path for path in reported.iterdir() if is_evidence(path))
 
@@ -143,20 +149,22 @@ def read_folder(folder: Path) -> Ranking:
         runs[row.get("encoding", "")].add(row["run_id"])
     commits = _commits_of_runs(folder)
     ranking = Ranking([], [])
-    for section in sections(read_points(folder / "curve.csv")):
-        if section[0].protocol != PROTOCOL:
+    for section in grouped_by_section(read_points(folder / "curve.csv")):
+        if section[0].protocol != RANKED_PROTOCOL:
             continue
         corpus = section[0].data, section[0].tokenizer, section[0].train_len
         # {(encoding, extension, scale, source): {length: point}}
-        for (*method, source), by_length in methods(section).items():
+        for (*method, source), by_length in records_by_method(section).items():
             grid = _from_training_length(by_length)
-            reason = "numbers of somebody else's CSV" if source else _fault(by_length, grid)
+            reason = (
+                "numbers of somebody else's CSV" if source else _why_not_ranked(by_length, grid)
+            )
             if reason:
                 ranking.exclusions.append(Exclusion(corpus, tuple(method), folder, reason))
                 continue
             run_ids = frozenset(runs[method[0]])
             ordered = dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run])
-            line = _line(corpus, tuple(method), folder, grid, run_ids, tuple(ordered))
+            line = _line_of_method(corpus, tuple(method), folder, grid, run_ids, tuple(ordered))
             ranking.lines.append(line)
     return ranking
 
@@ -182,7 +190,7 @@ def _from_training_length(by_length: Mapping[int, CurvePoint]) -> dict[int, Curv
     }
 
 
-def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) -> str:
+def _why_not_ranked(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) -> str:
     """Reason why a method cannot be ranked, "" if it can. `grid`: its points that have a floor,
     from the training length on.
     """
@@ -199,15 +207,17 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
         return "gate unknown: G was not measured"
     if point.train_len not in grid:
         return "not measured at the training length"
-    if len(grid) < FEWEST:
+    if len(grid) < FEWEST_LENGTHS:
         measured = plural(len(grid), "length")
-        return f"measured at {measured} from the training length on, and {FEWEST} are needed"
+        return (
+            f"measured at {measured} from the training length on, and {FEWEST_LENGTHS} are needed"
+        )
     if grid[point.train_len].half_width is None:
         return "no interval at the training length"
     return ""
 
 
-def _line(
+def _line_of_method(
     corpus: Corpus,
     method: Method,
     folder: Path,
@@ -246,15 +256,15 @@ def _line(
     )
 
 
-def ranked(lines: Iterable[Line]) -> Ranking:
+def ranked_lines(lines: Iterable[Line]) -> Ranking:
     """Lines by rank. Excluded are those whose method another line has, with all their trainings or
     with several seeds instead of one.
     """
     chosen: list[Line] = []
     exclusions = []
     # The largest first, so that a line is covered only by one that is in the tables already.
-    for line in sorted(lines, key=_size):
-        reason = _covered(line, chosen)
+    for line in sorted(lines, key=_size_key):
+        reason = _why_covered(line, chosen)
         if reason:
             exclusions.append(Exclusion(line.corpus, line.method, line.folder, reason))
         else:
@@ -262,13 +272,13 @@ def ranked(lines: Iterable[Line]) -> Ranking:
     return Ranking(sorted(chosen, key=lambda line: line.rank), exclusions)
 
 
-def _size(line: Line) -> tuple:
+def _size_key(line: Line) -> tuple:
     """Sort key of lines: the most trainings, lengths and targets first."""
     n_targets = line.at_training.n_targets or 0
     return -len(line.runs), -line.longest, -n_targets, line.folder.name
 
 
-def _covered(line: Line, others: Iterable[Line]) -> str:
+def _why_covered(line: Line, others: Iterable[Line]) -> str:
     """Reason why another line shows what this one does, "" if none does."""
     same_method = [
         other
@@ -286,23 +296,25 @@ def _covered(line: Line, others: Iterable[Line]) -> str:
     return ""
 
 
-def tables(rankings: Iterable[Ranking]) -> str:
+def leaderboard_tables(rankings: Iterable[Ranking]) -> str:
     """Markdown: for each corpus and training length the lines of several seeds, those of one, and
     what is not ranked.
 
     Text of others cannot end a cell.
     """
     rankings = list(rankings)
-    together = ranked(line for ranking in rankings for line in ranking.lines)
+    together = ranked_lines(line for ranking in rankings for line in ranking.lines)
     lines = grouped(together.lines, lambda line: line.corpus)
     every = [exclusion for ranking in (*rankings, together) for exclusion in ranking.exclusions]
     exclusions = grouped(every, lambda exclusion: exclusion.corpus)
     parts = []
     for corpus in sorted({*lines, *exclusions}):
         text, tokenizer, train_len = corpus
-        parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
+        parts.append(
+            f"## {_markdown_text(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n"
+        )
         parts += _tables_of_corpus(lines.get(corpus, []))
-        parts += _not_ranked(exclusions.get(corpus, []))
+        parts += _not_ranked_lines(exclusions.get(corpus, []))
     return "\n".join(parts)
 
 
@@ -315,21 +327,23 @@ def _tables_of_corpus(lines: list[Line]) -> list[str]:
     one_seed = [line for line in beyond if line.n_seeds == 1]
     parts = [
         f"{len(beyond)} of {len(lines)} ranked methods hold beyond the training length.\n",
-        *_table(several_seeds),
+        *_table_and_rest(several_seeds),
     ]
     if one_seed:
-        parts += [f"{ONE_SEED}\n", *_table(one_seed)]
+        parts += [f"{ONE_SEED_SENTENCE}\n", *_table_and_rest(one_seed)]
     return parts
 
 
-def _table(lines: list[Line]) -> list[str]:
+def _table_and_rest(lines: list[Line]) -> list[str]:
     """Table of lines that hold beyond the training length: all that hold to the end, others up to
-    SHOWN; and how many more there are.
+    MOST_OTHER_LINES; and how many more there are.
     """
-    shown = [line for place, line in enumerate(lines) if place < SHOWN or line.to_the_end]
+    shown = [
+        line for place, line in enumerate(lines) if place < MOST_OTHER_LINES or line.to_the_end
+    ]
     if not shown:
         return []
-    rows = [[_plain(cell) for cell in line.cells()] for line in shown]
+    rows = [[_markdown_text(cell) for cell in line.cells()] for line in shown]
     table = "".join(f"{markdown_row(row)}\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows])
     more = len(lines) - len(shown)
     if not more:
@@ -337,7 +351,7 @@ def _table(lines: list[Line]) -> list[str]:
     return [table, f"And {more} more, which fail before their longest length.\n"]
 
 
-def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
+def _not_ranked_lines(exclusions: list[Exclusion]) -> list[str]:
     """List of what is not ranked, by folder and reason."""
     if not exclusions:
         return []
@@ -345,28 +359,33 @@ def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
     by_reason = grouped(exclusions, lambda exclusion: (exclusion.folder.name, exclusion.reason))
     for (folder, reason), same in sorted(by_reason.items()):
         names = ", ".join(parts_joined(*exclusion.method) for exclusion in same)
-        lines.append(f"- [{folder}]({folder}): {_plain(reason)}: {_plain(names)}")
+        lines.append(f"- [{folder}]({folder}): {_markdown_text(reason)}: {_markdown_text(names)}")
     return ["Not ranked:\n", "\n".join(lines) + "\n"]
 
 
 def leaderboard(reported: Path) -> str:
     """Text of the page."""
-    rankings = [read_folder(folder) for folder in folders(reported)]
-    values = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(rankings)}
+    rankings = [read_folder(folder) for folder in evidence_folders(reported)]
+    values = {
+        "margin": MARGIN,
+        "shown": MOST_OTHER_LINES,
+        "fewest": FEWEST_LENGTHS,
+        "counts": _counts_by_margin(rankings),
+    }
     introduction = Template(INTRODUCTION.read_text(encoding="utf-8")).substitute(values)
-    return f"{introduction}\n{tables(rankings)}"
+    return f"{introduction}\n{leaderboard_tables(rankings)}"
 
 
-def _counts(rankings: Iterable[Ranking]) -> str:
+def _counts_by_margin(rankings: Iterable[Ranking]) -> str:
     """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30
     with 0.03".
     """
-    lines = ranked(line for ranking in rankings for line in ranking.lines).lines
+    lines = ranked_lines(line for ranking in rankings for line in ranking.lines).lines
     parts = []
     for margin in (MARGIN, *OTHER_MARGINS):  # of the same lines
         parts.append(f"{sum(line.holds_beyond(margin) for line in lines)} with {margin:g}")
     return ", ".join(parts)
 
 
-def _plain(text: str) -> str:
+def _markdown_text(text: str) -> str:
     return markdown(str(printable(text)))

@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posbench.common.errors import ConfigError
-from posbench.report.table_formats import METHOD
+from posbench.report.table_formats import METHOD_COLUMNS
 
-ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
-ENDS = {"low": 1, "high": 2}  # {word: field of Value}
+AGGREGATES = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
+END_FIELDS = {"low": 1, "high": 2}  # {word: field of Value}
 FACTORS = {"negated": -1, "percent": 100, "hours": 1 / 3600}
-WORDS = {*ONE_OF, *ENDS, *FACTORS, "+-", "[]", "count", "distinct", "seeds", "nats"}
+WORDS = {*AGGREGATES, *END_FIELDS, *FACTORS, "+-", "[]", "count", "distinct", "seeds", "nats"}
 
 
 class Value(NamedTuple):
@@ -68,7 +68,7 @@ class Key(NamedTuple):
 
     def fits_method(self, row: Mapping[str, str]) -> bool:
         """True if a line of a CSV is of a method and a length of the key, over all depths."""
-        if [row[column] for column in METHOD] not in self.methods:
+        if [row[column] for column in METHOD_COLUMNS] not in self.methods:
             return False
         multiple = Fraction(int(row["length"]), int(row["train_len"]))
         return multiple in self.multiples and not row.get("depth")
@@ -98,7 +98,7 @@ class Expression(NamedTuple):
             else:
                 column = column or word  # the one that stands last
         key = " ".join(rest)
-        return cls(_terms(key) if is_sum else [(1.0, key)], words, column, form)
+        return cls(_weighted_keys(key) if is_sum else [(1.0, key)], words, column, form)
 
     @property
     def factor(self) -> float:
@@ -107,15 +107,17 @@ class Expression(NamedTuple):
 
     def text(self, values: list[Value]) -> str:
         """Text of values, such as "0.50 [0.25, 0.75]", or "0.5, 0.6 and 0.7" of seeds."""
-        end = next((ENDS[word] for word in self.words if word in ENDS), 0)  # 0: the value itself
+        end = next(
+            (END_FIELDS[word] for word in self.words if word in END_FIELDS), 0
+        )  # 0: the value itself
         numbers = [value[end] for value in values]
         for word in self.words:
-            if word in ONE_OF:
-                return format(ONE_OF[word](numbers), self.form)
+            if word in AGGREGATES:
+                return format(AGGREGATES[word](numbers), self.form)
         if "seeds" in self.words:
             *others, last = [format(number, self.form) for number in numbers]
             return f"{', '.join(others)} and {last}"
-        _, low, high = single(values)
+        _, low, high = only_element(values)
         # ".2f/.3f" has a format for the number and one for the ends of its interval.
         number_form, _, end_form = self.form.partition("/")
         end_form = end_form or number_form
@@ -130,10 +132,10 @@ class Expression(NamedTuple):
         return number
 
 
-def _terms(text: str) -> list[tuple[float, str]]:
+def _weighted_keys(text: str) -> list[tuple[float, str]]:
     """Weights and keys of a sum. A key without a multiple of the training length has the last's.
 
-    >>> _terms("rope minus alibi @2x")
+    >>> _weighted_keys("rope minus alibi @2x")
     [(1.0, 'rope @2x'), (-1.0, 'alibi @2x')]
     """
     first, *rest = re.split(r" (minus|plus) ", text)  # rest: sign, key, sign, key, ...
@@ -147,7 +149,7 @@ def _terms(text: str) -> list[tuple[float, str]]:
     return [(weight, key if " @" in key else f"{key} @{multiple}") for weight, key in terms]
 
 
-def single(elements: list[Any]) -> Any:
+def only_element(elements: list[Any]) -> Any:
     """The only element. Raises ConfigError for none or several."""
     if len(elements) != 1:
         raise ConfigError(f"{len(elements) or 'no'} lines fit, and it takes one")

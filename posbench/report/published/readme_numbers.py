@@ -36,10 +36,10 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.report.published.readme_expressions import Expression, Key, Value, single
+from posbench.report.published.readme_expressions import Expression, Key, Value, only_element
 from posbench.report.records import CurvePoint, Score
 from posbench.report.references import Seed
-from posbench.report.report import Report, collect
+from posbench.report.report import Report, collect_report
 from posbench.results.search import ROWS, is_evidence
 from posbench.results.stages import STAGES
 from posbench.statistics.crossed import Sums
@@ -47,40 +47,44 @@ from posbench.statistics.over_seeds import SeedValue, over_seeds
 
 REPORTED = Path(__file__).parents[3] / "results" / "reported"
 COMPARISONS = ("paired", "above floor", "by seed")
-USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # {CSV: column}
-HALF = {  # {column: column of half of its interval}
+USUAL_COLUMN = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # {CSV: column}
+HALF_WIDTH_COLUMN = {  # {column: column of half of its interval}
     "difference": "half_width",
     "change": "change_half_width",
     "doubling": "doubling_half_width",
 }
-BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}  # {column: ends}
+END_COLUMNS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}  # {column: ends}
 # Columns of the ledger that an expression may name: other names of endpoints end in its columns.
-LEDGER = ("verdict", "documents", "compared")
+LEDGER_COLUMNS = ("verdict", "documents", "compared")
 
 
-def fill(source: str, text: str) -> str:
+def filled_expression(source: str, text: str) -> str:
     """Text in place of the expression {source: text}.
 
     Raises ConfigError if the files hold no such number, or several."""
-    path, comparison = _file(source)
-    columns = _columns(source, path, comparison)
+    path, comparison = _file_and_comparison(source)
+    columns = _nameable_columns(source, path, comparison)
     # Endpoints of the ledger have names of free words, "minus" and "plus" among them.
     is_ledger = source == "ledger"
     expression = Expression.read(text, columns, is_sum=not is_ledger)
     if comparison:
-        overall, *by_seed = _compared(path.parent, expression.terms, comparison)
+        overall, *by_seed = _compared_over_seeds(path.parent, expression.terms, comparison)
         values = by_seed if "seeds" in expression.words else [overall]
     elif path.suffix == ".json":
-        values = _sum([(weight, [_json_value(path, key)]) for weight, key in expression.terms])
+        values = _sum_of_terms(
+            [(weight, [_json_value(path, key)]) for weight, key in expression.terms]
+        )
     else:
-        column = expression.column or USUAL.get(path.stem, "")
-        lines = [(weight, _lines_of(path, key)) for weight, key in expression.terms]
+        column = expression.column or USUAL_COLUMN.get(path.stem, "")
+        lines = [(weight, _lines_that_fit(path, key)) for weight, key in expression.terms]
         _, first_lines = lines[0]  # counts and texts are of one key, not of a sum
         text_of_lines = _text_of_lines(first_lines, column, expression)
         if text_of_lines is not None:
             return text_of_lines
         in_nats = "nats" in expression.words
-        values = _sum([(weight, _values(of_key, column, in_nats)) for weight, of_key in lines])
+        values = _sum_of_terms(
+            [(weight, _values_of_lines(of_key, column, in_nats)) for weight, of_key in lines]
+        )
     return expression.text([value.times(expression.factor) for value in values])
 
 
@@ -91,11 +95,11 @@ def _text_of_lines(lines: list[dict[str, str]], column: str, expression: Express
     if "distinct" in expression.words:
         return format(len({line[column] for line in lines}), expression.form)
     if expression.form == "s":
-        return single(lines)[column]
+        return only_element(lines)[column]
     return None
 
 
-def _file(source: str) -> tuple[Path, str]:
+def _file_and_comparison(source: str) -> tuple[Path, str]:
     """File of a source, and how methods are compared in it ("": its values as they stand).
 
     Such as (.../newer/curve.csv, "paired") of "newer paired"."""
@@ -111,20 +115,20 @@ def _file(source: str) -> tuple[Path, str]:
     return path, comparison
 
 
-def _columns(source: str, path: Path, comparison: str) -> tuple[str, ...]:
+def _nameable_columns(source: str, path: Path, comparison: str) -> tuple[str, ...]:
     """Columns that an expression may name."""
     if source == "ledger":
-        return LEDGER
+        return LEDGER_COLUMNS
     if comparison or path.suffix == ".json":
         return ()
     return tuple(csv_lines(path)[0])
 
 
-def _sum(terms: list[tuple[float, list[Value]]]) -> list[Value]:
+def _sum_of_terms(terms: list[tuple[float, list[Value]]]) -> list[Value]:
     """Values of a single term, which may be several, or the sum of one value of each."""
     if len(terms) == 1:
         return terms[0][1]
-    return [Value(sum(weight * single(values).value for weight, values in terms))]
+    return [Value(sum(weight * only_element(values).value for weight, values in terms))]
 
 
 @cache
@@ -134,7 +138,7 @@ def csv_lines(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _lines_of(path: Path, text: str) -> list[dict[str, str]]:
+def _lines_that_fit(path: Path, text: str) -> list[dict[str, str]]:
     """Lines of a CSV that fit a key."""
     lines = csv_lines(path)
     key = Key.read(text, lines[0])
@@ -156,9 +160,9 @@ def _is_endpoint(line: Mapping[str, str], name: str) -> bool:
     return STAGES[int(line["stage"])] == (stage or "one") and names == endpoint
 
 
-def _values(lines: list[dict[str, str]], column: str, in_nats: bool) -> list[Value]:
+def _values_of_lines(lines: list[dict[str, str]], column: str, in_nats: bool) -> list[Value]:
     """Number of a column of each line, with the interval that it states; effects also as losses."""
-    half_column = HALF.get(column, "")
+    half_column = HALF_WIDTH_COLUMN.get(column, "")
     if column == "nll" and lines and "task" in lines[0]:
         half_column = "half_width"  # in accuracy.csv it is that of nll
     values = []
@@ -167,7 +171,7 @@ def _values(lines: list[dict[str, str]], column: str, in_nats: bool) -> list[Val
         if half := line.get(half_column):
             ends = [value - float(half), value + float(half)]
         else:
-            ends = [float(line[end]) for end in BOUNDS.get(column, ()) if line.get(end)]
+            ends = [float(line[end]) for end in END_COLUMNS.get(column, ()) if line.get(end)]
         unit = float(line["nats"]) if in_nats else 1
         values.append(Value(value, *ends).times(unit))
     return values
@@ -183,20 +187,23 @@ def _json_value(path: Path, text: str) -> Value:
         if choice:
             node = [element for element in node if str(element[field]) == choice]
         elif isinstance(node, list):
-            node = single(node)[step]
+            node = only_element(node)[step]
         else:
             node = node[step]
     return Value(*node) if isinstance(node, list) else Value(node)
 
 
-def _compared(folder: Path, terms: list[tuple[float, str]], comparison: str) -> list[Value]:
+def _compared_over_seeds(
+    folder: Path, terms: list[tuple[float, str]], comparison: str
+) -> list[Value]:
     """Sum of losses over the seeds that all terms have, and then that of each seed."""
-    losses = [(weight, _seeds(folder, key)) for weight, key in terms]
+    losses = [(weight, _rows_by_seed(folder, key)) for weight, key in terms]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in losses)))
     if comparison == "by seed":
         of_seeds = [
             SeedValue(
-                sum(weight * single(by_seed[seed]).row["nll"] for weight, by_seed in losses), None
+                sum(weight * only_element(by_seed[seed]).row["nll"] for weight, by_seed in losses),
+                None,
             )
             for seed in seeds
         ]
@@ -211,45 +218,45 @@ def _seed_value(
     losses: list[tuple[float, dict[int, list[Seed]]]], seed: int, above_floor: bool
 ) -> SeedValue:
     """Weighted sum of the losses of one seed, [(weight, {seed: its points})]."""
-    terms = [(weight, _sums(by_seed[seed], above_floor)) for weight, by_seed in losses]
+    terms = [(weight, _document_sums(by_seed[seed], above_floor)) for weight, by_seed in losses]
     value = sum(weight * float(sums.means[0]) for weight, sums in terms)
     return SeedValue(value, terms)
 
 
-def _sums(points: list[Seed], above_floor: bool) -> Sums:
+def _document_sums(points: list[Seed], above_floor: bool) -> Sums:
     """Sums over documents of the losses of a seed, or of what they are above its floor."""
-    seed = single(points)
+    seed = only_element(points)
     return seed.against_floor.sums if above_floor else seed.evaluation.sampled_sums(seed.row)
 
 
 @cache
-def _report(folder: Path) -> Report:
+def _report_of_folder(folder: Path) -> Report:
     """Report of a folder of evidence, or of one that has its rows alone."""
     if is_evidence(folder):
-        return collect([], folder.name, folder.name, evidence=[folder])
-    return collect([], folder.name, folder.name, csvs=[folder / ROWS])
+        return collect_report([], folder.name, folder.name, evidence=[folder])
+    return collect_report([], folder.name, folder.name, csvs=[folder / ROWS])
 
 
-def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
+def _rows_by_seed(folder: Path, text: str) -> dict[int, list[Seed]]:
     """{seed: what it has at the length of a key}. A method is named as in a table or in
     trainings.csv.
     """
     key = Key.read(text, ("data", "train_len", "protocol"))
-    report = _report(folder)
+    report = _report_of_folder(folder)
     names = {line["run_id"]: line.get("encoding") for line in csv_lines(folder / "trainings.csv")}
     by_seed = defaultdict(list)
     for point in itertools.chain(*(report.scores if key.name else report.sections)):
-        if not _is_asked(point, key):
+        if not _fits_key(point, key):
             continue
         for seed in point.seeds:
             encodings = (point.encoding, names.get(seed.row["run_id"]))
             others = (point.extension, point.scale_attention)
             if any([encoding, *others] in key.methods for encoding in encodings):
                 by_seed[seed.row["seed"]].append(seed)
-    return by_seed or single([])  # whose error says that nothing fits
+    return by_seed or only_element([])  # whose error says that nothing fits
 
 
-def _is_asked(point: CurvePoint | Score, key: Key) -> bool:
+def _fits_key(point: CurvePoint | Score, key: Key) -> bool:
     """True if a point has the task or protocol of a key (if it names none, fixed_targets), its
     length and its cells.
     """

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
-from posbench.report.published.leaderboard import folders, leaderboard
-from posbench.report.published.readme_numbers import fill
-from posbench.report.seed_marks import MARK
-from posbench.report.table_formats import METHOD
-from posbench.report.write_report import list_again
+from posbench.report.published.leaderboard import evidence_folders, leaderboard
+from posbench.report.published.readme_numbers import filled_expression
+from posbench.report.seed_marks import MARK_PATTERN
+from posbench.report.table_formats import METHOD_COLUMNS
+from posbench.report.write_report import rewrite_hashes
 
 ROOT = Path(__file__).parents[3]
 PAGES = {
@@ -40,7 +40,9 @@ def filled_page(template: Path) -> str:
         try:
             if match.re is TABLE:
                 return filled_table(match)
-            return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
+            return filled_expression(
+                match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2])
+            )
         except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
             line = match.string.count("\n", 0, match.start()) + 1
             first_line = match[0].splitlines()[0]
@@ -59,7 +61,9 @@ def filled_table(match: re.Match) -> str:
     opening, path, number, content, closing = match.groups()
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
-    n_names = sum(cell.strip() in METHOD for cell in header.split("|"))  # columns of the method
+    n_names = sum(
+        cell.strip() in METHOD_COLUMNS for cell in header.split("|")
+    )  # columns of the method
     beginnings = [
         _beginning(line, n_names) for line in content.splitlines() if line not in (header, rule)
     ]
@@ -79,7 +83,7 @@ def _beginning(line: str, n_names: int) -> str:
     >>> _beginning("| rope | ntk [seed 0] | 2.31 |", 2)
     '| rope | ntk |'
     """
-    cells = MARK.sub("", line).split("|")
+    cells = MARK_PATTERN.sub("", line).split("|")
     return "|".join(cells[: 1 + n_names]) + "|"  # the first is empty: a line begins with |
 
 
@@ -88,8 +92,8 @@ def main() -> None:
     for template, path in PAGES.items():
         write_atomic(path, filled_page(template))
     write_atomic(LEADERBOARD, leaderboard(LEADERBOARD.parent))
-    for folder in folders(LEADERBOARD.parent):
-        list_again(folder)
+    for folder in evidence_folders(LEADERBOARD.parent):
+        rewrite_hashes(folder)
 
 
 if __name__ == "__main__":

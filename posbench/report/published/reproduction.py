@@ -20,15 +20,20 @@ from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
 
-PLACES = {"train.parent", "model.path", "model.checkpoint", *(f"train.{key}" for key in NOT_TRAIN)}
+UNTYPED_KEYS = {
+    "train.parent",
+    "model.path",
+    "model.checkpoint",
+    *(f"train.{key}" for key in NOT_TRAIN),
+}
 # Fields of a setting that stand for files: another text, the model that chooses key tokens, and a
 # protocol's version, which no word can choose.
 FILE_FIELDS = ("text", "key_run", "version")
 # Values of these fields that stand for no file. 1 is the first version of a protocol.
-NO_FILE = (None, 1)
+NO_FILE_VALUES = (None, 1)
 
 
-def command(
+def command_to_repeat(
     evaluations: Sequence[Evaluation], origins: Mapping[Path, RunMetadata], lengths: Sequence[int]
 ) -> str | None:
     """Command that trains the seeds of one line and evaluates them at `lengths`, or the one that
@@ -38,7 +43,7 @@ def command(
     origin = origins.get(first.origin)
     if origin is None or first.rows_alone:
         return None
-    words = _words(first, origin)
+    words = _command_words(first, origin)
     if words is None:
         return str(origin.provenance.get("command") or "") or None
     seeds = sorted({evaluation.first["seed"] for evaluation in evaluations})
@@ -49,7 +54,7 @@ def command(
     return as_command(f"python scripts/run.py {' '.join(words)}")
 
 
-def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
+def _command_words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
     """Words of the command line without seeds and lengths; None for a child, a checkpoint,
     somebody's own class, and texts that are files.
     """
@@ -60,7 +65,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
     if config["model"].get("checkpoint") or config["data"].get("mix"):
         return None
     # A file or run of this machine, or an older protocol, which nobody else can type.
-    if any(getattr(setting, field) not in NO_FILE for field in FILE_FIELDS):
+    if any(getattr(setting, field) not in NO_FILE_VALUES for field in FILE_FIELDS):
         return None
     method_words = _method_words(evaluation.first, config)
     data_words = _data_words(config["data"])
@@ -101,7 +106,7 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
         usual = group_yamls(key.rpartition(".")[2]).get(name)
         if usual is None:  # somebody's own class
             return None
-        words += [f"{key}={name}", *_changed(key, args, method_args(usual))]
+        words += [f"{key}={name}", *_changed_words(key, args, method_args(usual))]
     return words
 
 
@@ -111,13 +116,13 @@ def _data_words(data: dict) -> list[str] | None:
     if name not in group_yamls("data"):
         return None
     usual = {**base_yaml("data"), **group_yamls("data")[name]}
-    return [f"data={name}", *_changed("data", data, usual, usual_keys_only=True)]
+    return [f"data={name}", *_changed_words("data", data, usual, usual_keys_only=True)]
 
 
 def _model_words(model: dict) -> list[str]:
     """Words of the model, from the yaml that needs the fewest."""
     changes = {
-        name: _changed("model", model, usual) for name, usual in group_yamls("model").items()
+        name: _changed_words("model", model, usual) for name, usual in group_yamls("model").items()
     }
     name = min(changes, key=lambda name: len(changes[name]))
     return [f"model={name}", *changes[name]]
@@ -126,7 +131,7 @@ def _model_words(model: dict) -> list[str]:
 def _train_words(train: dict) -> list[str]:
     apart = ("scale_attention", "step")
     values = {key: value for key, value in train.items() if key not in apart}
-    return _changed("train", values, group_yamls("train")["default"])
+    return _changed_words("train", values, group_yamls("train")["default"])
 
 
 def _step_words(train: dict) -> list[str]:
@@ -139,10 +144,12 @@ def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
     for field in Setting.__dataclass_fields__:
         if field not in FILE_FIELDS:
             values[field] = getattr(setting, field)
-    return _changed("evaluate", values, group_yamls("evaluate")["default"])
+    return _changed_words("evaluate", values, group_yamls("evaluate")["default"])
 
 
-def _changed(group: str, values: dict, usual: dict, usual_keys_only: bool = False) -> list[str]:
+def _changed_words(
+    group: str, values: dict, usual: dict, usual_keys_only: bool = False
+) -> list[str]:
     """Words for values that differ from `usual`, the yaml of a group.
 
     An absent key of FIELDS_ADDED_LATER means its default."""
@@ -155,7 +162,7 @@ def _changed(group: str, values: dict, usual: dict, usual_keys_only: bool = Fals
     for key, value in run_values.items():
         if value is None or value == usual_values.get(key):
             continue
-        if key in PLACES or key.endswith("_target_"):
+        if key in UNTYPED_KEYS or key.endswith("_target_"):
             continue
         if key in usual_values or not usual_keys_only:
             words.append(as_typed(key, value))

@@ -92,7 +92,7 @@ def _windows_in_words(job: Job, plan: AdvicePlan) -> dict[str, str]:
 def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
     """Write advice.json, the page and the figures, and print the advice."""
     from posbench.report.figures.style import write_figure
-    from posbench.report.html_parts import svg
+    from posbench.report.html_parts import inlined_svg
     from posbench.tools.advice.settings import options_to_set, setting_content
     from posbench.tools.advice.show import advice_figure, advice_page, advice_text
 
@@ -124,7 +124,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
         content["settings"][name] = setting_content(measurements, option, out)
     write_json(out / "advice.json", content)
     figures = write_figure(advice_figure(content), out / "advice")
-    drawing = svg(
+    drawing = inlined_svg(
         figures[1].read_text(encoding="utf-8"), "advice-", f"advice on {content['model']}"
     )
     write_atomic(out / "advice.html", advice_page(content, drawing))

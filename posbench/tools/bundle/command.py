@@ -69,12 +69,12 @@ def _contents(report: "Report", name: str, folder: Path | None) -> dict[str, byt
 
     The pages are made anew, so that they name no folder of this machine.
     """
-    from posbench.report.write_report import EXPLORE, PAGE, write
+    from posbench.report.write_report import EXPLORE, PAGE, write_report
 
     for origin in report.origins:
         name_folder(origin.parent, name)
     with tempfile.TemporaryDirectory(prefix="posbench-") as temporary:
-        write(report, temporary)
+        write_report(report, temporary)
         contents = contents_of(Path(temporary))
     if folder:
         pages = {page: contents[page] for page in (EXPLORE, PAGE)}
@@ -89,7 +89,7 @@ def _check(folder: Path | None, name: str, report: "Report") -> None:
     Raises ConfigError without one, and RunError if something does not follow from its rows and
     sums.
     """
-    from posbench.report.published.leaderboard import read_folder, tables
+    from posbench.report.published.leaderboard import leaderboard_tables, read_folder
 
     if folder is None:
         raise ConfigError(
@@ -117,13 +117,13 @@ def _check(folder: Path | None, name: str, report: "Report") -> None:
     print(f"Commits: {listed}; {n_changed} trainings of changed or unknown code.")
     print("Of it, the leaderboard (results/reported/leaderboard.md) would show:")
     print()
-    print(tables([read_folder(folder)]) or "nothing")
+    print(leaderboard_tables([read_folder(folder)]) or "nothing")
 
 
 def _check_whole(folder: Path, name: str, report: "Report", tables: bool = True) -> None:
     """Raise RunError if a folder was altered, or if something does not follow from rows and sums.
 
-    Without `tables`, table.md may be another.
+    Without `leaderboard_tables`, table.md may be another.
     """
     from posbench.report.write_report import disagreements
 

@@ -13,8 +13,8 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.config.identity import FIELDS_ADDED_LATER
 from posbench.config.schema import TrainConfig
-from posbench.report.labels import trained_part_moved
-from posbench.report.references import References, check_losses, check_one_set
+from posbench.report.labels import with_trained_part_as_extension
+from posbench.report.references import References, check_losses, check_targets_of_sections
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.results.evidence import pool
 from posbench.results.run_metadata import ABSENT, RunMetadata, flatten
@@ -100,7 +100,7 @@ class Pool:
 
     def _fits(self, cell: ClaimCell, entry: Evaluation) -> bool:
         """True for an evaluation of the cell's methods, protocol and training."""
-        row = trained_part_moved(entry.first)
+        row = with_trained_part_as_extension(entry.first)
         return (
             _same_methods(cell, row)
             and _has_plain_setting(entry.setting)
@@ -305,4 +305,4 @@ def check_same_targets(entries: Sequence[Evaluation]) -> None:
                 f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of"
                 " single targets decide"
             )
-    check_one_set(entries, lambda entry: entry.first["protocol"])
+    check_targets_of_sections(entries, lambda entry: entry.first["protocol"])

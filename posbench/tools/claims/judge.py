@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from posbench.common.errors import RunError
-from posbench.report.learned import LEARNED, learned_by
-from posbench.report.scores import PROTOCOL as ASKED
+from posbench.report.learned import LEAST_LEARNED_SHARE, task_that_shows_learning
+from posbench.report.scores import TASK_PROTOCOL as ASKED
 from posbench.results.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
@@ -342,7 +342,7 @@ def _gate_of_trainings(common: CommonCells, pool: Pool) -> Gate:
     for _, cell, entries in common.cells:
         for entry in entries:
             if cell.protocol == ASKED:
-                row = row_at(entry, entry.first["train_len"], learned_by(cell.task))
+                row = row_at(entry, entry.first["train_len"], task_that_shows_learning(cell.task))
                 accuracies.append(row["accuracy"])
             else:
                 gains.append(pool.gain_lower(entry))
@@ -350,10 +350,10 @@ def _gate_of_trainings(common: CommonCells, pool: Pool) -> Gate:
     fault = ""
     if gain_lower is not None and gain_lower <= 0:
         fault = "the lower 95 % bound of G is not above 0: the model does not use its window"
-    elif accuracies and min(accuracies) < LEARNED:
+    elif accuracies and min(accuracies) < LEAST_LEARNED_SHARE:
         fault = (
             f"a training is right in {min(accuracies):.3f} of the answers inside its window, below"
-            f" {LEARNED}: it has not learned the task"
+            f" {LEAST_LEARNED_SHARE}: it has not learned the task"
         )
     return Gate(gain_lower, fault)
 

@@ -11,33 +11,33 @@ from posbench.config.command_line import list_files
 from posbench.config.names import CONFIGS
 from posbench.report.comparison import CORRECTIONS, MEASURES, Comparison
 from posbench.report.comparison_request import (
-    BY,
+    BY_CHOICES,
     EACH,
     Request,
-    by_columns,
     by_section,
-    comparisons,
+    groups_by_column,
+    requested_comparisons,
 )
 from posbench.report.comparison_tables import (
     Block,
     blocks_text,
     check_unit,
-    heading,
+    column_heading,
+    csv_rows,
     ranking_table,
     ranking_title,
-    rows_of,
-    table_by,
-    table_each,
+    table_by_column,
+    table_of_all_pairs,
 )
 from posbench.report.comparison_words import (
     NATS,
     UNITS,
     Scale,
     how_compared,
-    result,
+    result_sentences,
 )
 from posbench.report.records import grouped
-from posbench.report.table_formats import printed
+from posbench.report.table_formats import printable_line
 from posbench.results.sweep_names import runs_of_sweeps
 from posbench.tools.explore.command import COMMITTED, USUAL, collected, named
 
@@ -51,7 +51,7 @@ DEFAULTS = {
     "out": None,
     "title": None,
 }
-CHOICES = {"by": BY, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
+CHOICES = {"by": BY_CHOICES, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
 SUFFIXES = (".csv", ".md", ".tex", ".png", ".svg", ".pdf")
 
 
@@ -86,7 +86,7 @@ def compare_words(words: list[str]) -> None:
         )
     title = options["title"] or ", ".join(Path(path).name for path in paths)
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
-    all_comparisons = comparisons(reports, request)
+    all_comparisons = requested_comparisons(reports, request)
     check_unit(options["unit"], all_comparisons)
     unit = options["unit"] or NATS
     blocks = _blocks(all_comparisons, request, unit)
@@ -136,29 +136,31 @@ def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> l
     if request.against == EACH:
         for group in grouped(all_comparisons, _place).values():
             scale = Scale(unit, group[0].measure)
-            blocks.append(Block(table_each(group, scale), [], how_compared(group[0])))
+            blocks.append(Block(table_of_all_pairs(group, scale), [], how_compared(group[0])))
         return blocks
     if request.by is None:
         titles = _titles(all_comparisons)
         for comparison, title in zip(all_comparisons, titles, strict=True):
             scale = Scale(unit, comparison.measure)
             table = ranking_table(comparison, scale, title)
-            blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
+            blocks.append(
+                Block(table, [result_sentences(comparison, scale)], how_compared(comparison))
+            )
         return blocks
     groups = list(by_section(all_comparisons).values())
     if request.by != "length":
-        groups = by_columns(all_comparisons, request.by)
+        groups = groups_by_column(all_comparisons, request.by)
     for group in groups:
         scale = Scale(unit, group[0].measure)
         how = _how_by(group, request.by)
         if request.by == "length":
-            results = [result(group[-1], scale)]
+            results = [result_sentences(group[-1], scale)]
         else:
             results = [
-                f"{heading(comparison, request.by)}: {result(comparison, scale)}"
+                f"{column_heading(comparison, request.by)}: {result_sentences(comparison, scale)}"
                 for comparison in group
             ]
-        blocks.append(Block(table_by(group, request.by, scale), results, how))
+        blocks.append(Block(table_by_column(group, request.by, scale), results, how))
     return blocks
 
 
@@ -167,7 +169,7 @@ def _how_by(group: Sequence[Comparison], column: str) -> list[str]:
     headings: dict[str, list[str]] = {}  # {line: columns}
     for comparison in group:
         for line in how_compared(comparison):
-            headings.setdefault(line, []).append(heading(comparison, column))
+            headings.setdefault(line, []).append(column_heading(comparison, column))
     shared = [line for line, columns in headings.items() if len(columns) == len(group)]
     others = [
         f"{', '.join(columns)}: {line}"
@@ -203,13 +205,13 @@ def _write(
 
     rows = []
     for comparison in all_comparisons:
-        rows += rows_of([comparison], Scale(unit, comparison.measure))
+        rows += csv_rows([comparison], Scale(unit, comparison.measure))
     markdown = [f"# {title}"]
     latex = []
     for block in blocks:
         lines = [*block.result, *block.how]
         markdown += [block.table.markdown(), "\n".join(f"- {line}" for line in lines)]
-        latex += [block.table.latex(), "\n".join(f"% {printed(line)}" for line in lines)]
+        latex += [block.table.latex(), "\n".join(f"% {printable_line(line)}" for line in lines)]
     texts = {
         "compare.csv": pandas.DataFrame(rows).to_csv(index=False),
         "compare.md": defuse.markdown("\n\n".join(markdown) + "\n"),

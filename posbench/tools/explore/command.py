@@ -149,12 +149,12 @@ def _measured_runs(report: "Report") -> set[str]:
 
 def _report(parts: Sequence[Named], title: str) -> "Report":
     """One report of all parts."""
-    from posbench.report.report import collect
+    from posbench.report.report import collect_report
 
     lengths: dict[Path, Sequence[int]] = {}
     for part in parts:
         lengths |= part.lengths
-    return collect(
+    return collect_report(
         paths=[path for part in parts for path in part.paths],
         title=title,
         command=as_command("python scripts/run.py"),

@@ -322,9 +322,9 @@ class FirstLook:
 
     def show(self, look: Look) -> None:
         """Print the picture and write the report."""
-        from posbench.report.bars import PLAIN, loss_bars
-        from posbench.report.report import collect
-        from posbench.report.write_report import write
+        from posbench.report.bars import PLAIN_BLOCKS, loss_bars
+        from posbench.report.report import collect_report
+        from posbench.report.write_report import write_report
 
         paths = []
         losses = {}  # {method: losses [N, T]}
@@ -335,8 +335,8 @@ class FirstLook:
                 losses["as it is" if name == AS_IT_IS else name] = stored.astype(np.float64)
                 paths.append(cell.path)
         unicode = "utf" in (sys.stdout.encoding or "").lower()
-        blocks = {} if unicode else {"blocks": PLAIN}
+        blocks = {} if unicode else {"blocks": PLAIN_BLOCKS}
         print(loss_bars(losses, self.train_len, **blocks))
         title = f"{self.name}: loss by position to {look.length:,} tokens"
-        files = write(collect(paths, title, self.command), self.choice_file.parent)
+        files = write_report(collect_report(paths, title, self.command), self.choice_file.parent)
         print(f"html {files[-1]}")

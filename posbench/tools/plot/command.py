@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
 from posbench.report.figures.style import FORMATS, write_figure
-from posbench.report.frame import by_source
-from posbench.report.plot import Options, draw_figure, listed, one_of
+from posbench.report.frame import frame_by_source
+from posbench.report.plot import Options, checked_choice, draw_figure, split_words
 from posbench.results.sweep_names import runs_of_sweeps
 from posbench.tools.explore.command import COMMITTED, USUAL
 
@@ -88,7 +88,7 @@ def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":
     For x=step it is that of validations. Raises ConfigError where no training has any.
     """
     if options.x == "step":
-        table = by_source(paths, "validation")
+        table = frame_by_source(paths, "validation")
         if table.empty:
             raise ConfigError(
                 "x=step draws losses by length that trainings logged, and none here has any: train"
@@ -96,8 +96,8 @@ def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":
             )
         return table
     kinds = ("accuracy", "curve") if options.y == "accuracy" else ("curve", "accuracy")
-    table = by_source(paths, kinds[0])
-    return table if len(table) else by_source(paths, kinds[1])
+    table = frame_by_source(paths, kinds[0])
+    return table if len(table) else frame_by_source(paths, kinds[1])
 
 
 def _rows_with(table: "pandas.DataFrame", values: dict[str, str]) -> "pandas.DataFrame":
@@ -110,7 +110,9 @@ def _rows_with(table: "pandas.DataFrame", values: dict[str, str]) -> "pandas.Dat
                 f" {', '.join(words)}."
             )
         texts = table[name].map(_text)
-        table = table[texts.isin([one_of(name, value, texts) for value in listed(text)])]
+        table = table[
+            texts.isin([checked_choice(name, value, texts) for value in split_words(text)])
+        ]
     return table
 
 
@@ -147,10 +149,10 @@ def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[
     path = Path(out or "results/plot")
     is_folder = not out or out.endswith("/") or path.is_dir()
     ending = "" if is_folder else path.suffix.lstrip(".")
-    endings = [one_of("format", word, FORMATS) for word in listed(formats or "")]
+    endings = [checked_choice("format", word, FORMATS) for word in split_words(formats or "")]
     if not ending:
         return path / name, endings or ["pdf", "png"]
     if not endings or ending in FORMATS:
-        one_of("format", ending, FORMATS)
+        checked_choice("format", ending, FORMATS)
         return path.with_suffix(""), list(dict.fromkeys([ending, *endings]))
     return path, endings

@@ -51,8 +51,8 @@ def report(request: Request) -> None:
     With runs= an experiment is its title and the name of the folder. Works from files alone: code
     named in a results folder is never executed."""
     from posbench.report.figures.uncertainty import INTERVAL, checked_bars
-    from posbench.report.report import collect
-    from posbench.report.write_report import write
+    from posbench.report.report import collect_report
+    from posbench.report.write_report import write_report
 
     # demo reports with the keys of run.py, which has no figures
     bars = checked_bars(request.cfgs[0].get("bars", INTERVAL))
@@ -62,7 +62,7 @@ def report(request: Request) -> None:
         raise ConfigError(
             f"There is nothing to report yet{reasons}: run '{selection.command}' first."
         )
-    made_report = collect(
+    made_report = collect_report(
         selection.paths,
         selection.title,
         selection.command,
@@ -75,7 +75,7 @@ def report(request: Request) -> None:
     print(table_text(made_report))
     cfg = request.cfgs[0]
     folder = cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / selection.name
-    list_files(write(made_report, Path(folder), bars))
+    list_files(write_report(made_report, Path(folder), bars))
     if selection.jobs:
         for line in request.experiment.get("next", []):
             print(f"next: {as_command(line.format(run=selection.jobs[0].run.path))}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
-from posbench.report.references import reference
+from posbench.report.references import reference_kind
 from posbench.results.evaluation import load_evaluation
 from posbench.results.evidence import pool
 from posbench.results.search import find_results
@@ -70,7 +70,7 @@ def pair_rows(
     token, which shrinks with the root of their number.
     """
     reruns = {key(row): row for row in again}
-    floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
+    floors = {_scored(row): row["nll"] for row in reported if reference_kind(row) == "floor"}
     pairs = []
     for row in reported:
         allowed = nll + token / math.sqrt(row["n_targets"])

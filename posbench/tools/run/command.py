@@ -208,10 +208,10 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
         words = ["posbench", "report"] if INSTALLED else [sys.orig_argv[0], script]
         print(f"tables and figures:\n  {shlex.join([*words, *sys.argv[1:]])}")
         return
-    from posbench.report.report import collect
+    from posbench.report.report import collect_report
 
     (job,) = jobs
-    made_report = collect([cell.path for cell in job.cells], job.run.id, "")
+    made_report = collect_report([cell.path for cell in job.cells], job.run.id, "")
     print(table_text(made_report))
     if made_report.sections or made_report.contexts or made_report.scores:
         return
@@ -227,15 +227,15 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
 def _show_ranking(jobs: list[Job]) -> None:
     """Print the lines of a sweep, ranked at their longest length, if two can be compared."""
     from posbench.report.comparison_request import Request as ComparisonRequest
-    from posbench.report.comparison_request import comparisons
+    from posbench.report.comparison_request import requested_comparisons
     from posbench.report.comparison_tables import Block, blocks_text, ranking_table
-    from posbench.report.comparison_words import NATS, Scale, how_compared, result
-    from posbench.report.report import collect
+    from posbench.report.comparison_words import NATS, Scale, how_compared, result_sentences
+    from posbench.report.report import collect_report
 
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
     try:
-        report = collect(paths, "", "", skip_damaged=True)
-        rankings = comparisons({"": report}, ComparisonRequest())
+        report = collect_report(paths, "", "", skip_damaged=True)
+        rankings = requested_comparisons({"": report}, ComparisonRequest())
     except (ConfigError, RunError):
         return  # the report says what is damaged
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -243,7 +243,7 @@ def _show_ranking(jobs: list[Job]) -> None:
     for comparison in rankings[:MOST_RANKINGS]:
         scale = Scale(NATS, comparison.measure)
         table = ranking_table(comparison, scale)
-        blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
+        blocks.append(Block(table, [result_sentences(comparison, scale)], how_compared(comparison)))
     print(blocks_text(blocks, width))
     if len(rankings) > MOST_RANKINGS:
         print(f"{len(rankings) - MOST_RANKINGS} more rankings: posbench compare shows all")

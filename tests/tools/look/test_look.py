@@ -12,7 +12,7 @@ from script_calls import call
 from spoils import write_text
 
 from posbench.common.errors import ConfigError
-from posbench.report.bars import PLAIN, loss_bars
+from posbench.report.bars import PLAIN_BLOCKS, loss_bars
 from posbench.sweep.cost import Timing
 from posbench.tools.look import command as command
 from posbench.tools.look.choice import choose_look
@@ -131,7 +131,7 @@ def test_the_whole_command_makes_ordinary_evaluations(tmp_path, script):
 def test_bars_show_what_rises_beyond_the_training_length():
     within, beyond = np.full((500, 48), 1.0), np.full((500, 48), 3.0)
     picture = loss_bars(
-        {"as it is": np.c_[within, beyond], "yarn": np.c_[within, within + 1]}, 48, PLAIN
+        {"as it is": np.c_[within, beyond], "yarn": np.c_[within, within + 1]}, 48, PLAIN_BLOCKS
     ).splitlines()
     assert "2 to a bar, from 1.00 to 3.00" in picture[0]
     assert [line[13:61] for line in picture[1:4]] == [
@@ -146,9 +146,9 @@ def test_bars_show_what_rises_beyond_the_training_length():
     )
     assert picture[4][13:61].strip() == "" and picture[5][37:61] == ":" * 24  # half of three lines
     assert picture[7].index("|") - 13 == 23 and picture[7].endswith("96")
-    few = loss_bars({"as it is": np.arange(16_384.0)[None]}, 8192, PLAIN).splitlines()
+    few = loss_bars({"as it is": np.arange(16_384.0)[None]}, 8192, PLAIN_BLOCKS).splitlines()
     assert "1,024 to a bar" in few[0] and few[3][13:61].count("|") == 3 * 13  # of 16
-    assert "nan beyond" in loss_bars({"as it is": np.c_[within, np.nan * beyond]}, 48, PLAIN)
+    assert "nan beyond" in loss_bars({"as it is": np.c_[within, np.nan * beyond]}, 48, PLAIN_BLOCKS)
 
 
 @pytest.mark.parametrize(
