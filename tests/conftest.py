@@ -227,5 +227,5 @@ def world(small_world, tmp_path, capfd, monkeypatch):
     if not (small_world / "runs").exists():
         make_world(small_world, capfd)
     shutil.copytree(small_world, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(sources, "_seen", {})
+    monkeypatch.setattr(sources, "_known_digests", {})
     return World(tmp_path)

@@ -12,7 +12,7 @@ test there); digits are tokens of their own, and there is no instruction in word
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.copy import SYMBOLS, lay_out
+from posbench.data.copy import SYMBOLS, examples_of_pairs
 from posbench.data.task import Examples, Task, TaskVariant
 
 PLUS = SYMBOLS + 10
@@ -34,30 +34,31 @@ class Addition(Task):
         fit.
         """
         # BOS a + b SEP sum EOS takes 3 n + 5 tokens, of which the last is a target alone
-        most = (length - 4) // 3
-        if most < 1:
+        most_digits = (length - 4) // 3
+        if most_digits < 1:
             raise ConfigError(
                 f"data=addition needs 7 tokens for one-digit numbers, but length={length}: use"
                 " longer texts."
             )
-        size_N2 = random.integers(1, most + 1, size=(count, 2))
+        size_N2 = random.integers(1, most_digits + 1, size=(count, 2))
         if full:
             which_N = random.integers(2, size=count)  # the first or the second number
-            size_N2[np.arange(count), which_N] = most
-        digit_N2P = random.integers(10, size=(count, 2, most))
+            size_N2[np.arange(count), which_N] = most_digits
+        digit_N2P = random.integers(10, size=(count, 2, most_digits))
         # A number of several digits does not begin with 0.
         first_N2 = random.integers(1, 10, size=(count, 2))
         digit_N2P[:, :, 0] = np.where(size_N2 > 1, first_N2, digit_N2P[:, :, 0])
         pairs = [
-            self.question(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)
+            self.question_and_answer(a[:m], b[:n])
+            for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)
         ]
-        return lay_out(length, pairs)
+        return examples_of_pairs(length, pairs)
 
     def parts(self, length: int) -> list[TaskVariant]:
         task = "addition reversed" if self.reverse_answer else "addition"
         return [TaskVariant(task, None, {"full": True})]
 
-    def question(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def question_and_answer(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of "a + b" and of the sum, without marks, of two numbers as digits, the highest
         first.
         """

@@ -19,8 +19,8 @@ from posbench.data.tokenfile import TokenFile
 if TYPE_CHECKING:
     import torch
 
-OFFSETS, ORDER = range(2)  # streams of random numbers of an epoch
-BLOCK = 4096  # lengths of steps that are drawn together
+OFFSET_STREAM, ORDER_STREAM = range(2)  # streams of random numbers of an epoch
+STEPS_PER_DRAW = 4096  # lengths of steps that are drawn together
 ROUNDING = 1e-9  # steps times a share may be this much below a whole number
 
 
@@ -68,7 +68,7 @@ class Batches:
             for length in self.lengths
         }
         # index into `lengths` of each step so far, extended when needed
-        self._choice = np.zeros(0, dtype=np.int64)
+        self._length_indices = np.zeros(0, dtype=np.int64)
 
     def at(
         self, step: int, share: Callable[[int], slice] | None = None
@@ -79,7 +79,7 @@ class Batches:
         is the slice of the B windows that this process reads, if there are several."""
         import torch
 
-        choices = self._choices(step + 1)
+        choices = self._length_index_of_steps(step + 1)
         length = self.lengths[choices[step]]
         earlier_steps = int((choices[:step] == choices[step]).sum())  # of this length
         count = self.tokens_per_step // length
@@ -100,19 +100,19 @@ class Batches:
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
-        length = self.lengths[self._choices(step + 1)[step]]
+        length = self.lengths[self._length_index_of_steps(step + 1)[step]]
         return self.tokens_per_step // length * length
 
-    def _choices(self, steps: int) -> np.ndarray:
+    def _length_index_of_steps(self, steps: int) -> np.ndarray:
         """Index into `lengths` of each of the first `steps` steps.
 
         Drawn in blocks, so that no draw depends on `steps`."""
-        while len(self._choice) < steps:
-            block = len(self._choice) // BLOCK
+        while len(self._length_indices) < steps:
+            block = len(self._length_indices) // STEPS_PER_DRAW
             random = np.random.default_rng([self.seed, block])
-            draws = random.integers(len(self.lengths), size=BLOCK)
-            self._choice = np.concatenate([self._choice, draws])
-        return self._choice[:steps]
+            draws = random.integers(len(self.lengths), size=STEPS_PER_DRAW)
+            self._length_indices = np.concatenate([self._length_indices, draws])
+        return self._length_indices[:steps]
 
 
 class WindowSequence:
@@ -133,24 +133,24 @@ class WindowSequence:
         # `starts` ends with the number of all tokens
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
-        self._ends = [0]  # windows before each epoch, extended when needed
+        self._windows_before = [0]  # windows before each epoch, extended when needed
         # the latest epoch and its first tokens; -1 is none yet
-        self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
+        self._latest_epoch: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
 
     def first_tokens(self, first: int, count: int) -> np.ndarray:
         """Index of the first token of each window `first`, ..., `first + count - 1` of the
         sequence, int64 [count].
         """
-        while self._ends[-1] < first + count:
-            epoch = len(self._ends) - 1  # the first one that was not counted yet
+        while self._windows_before[-1] < first + count:
+            epoch = len(self._windows_before) - 1  # the first one that was not counted yet
             n_windows = int(((self.lengths_D - self._offsets(epoch)) // self.width).sum())
-            self._ends.append(self._ends[-1] + n_windows)
+            self._windows_before.append(self._windows_before[-1] + n_windows)
         parts = []
         while count:  # a part of each epoch
-            epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
-            take = min(count, self._ends[epoch + 1] - first)
-            begin = first - self._ends[epoch]
-            parts.append(self._epoch(epoch)[begin : begin + take])
+            epoch = int(np.searchsorted(self._windows_before, first, side="right")) - 1
+            take = min(count, self._windows_before[epoch + 1] - first)
+            begin = first - self._windows_before[epoch]
+            parts.append(self._first_tokens_of_epoch(epoch)[begin : begin + take])
             first += take
             count -= take
         return np.concatenate(parts)
@@ -160,22 +160,22 @@ class WindowSequence:
         least one window remains.
         """
         free_D = np.minimum(self.width, self.lengths_D - self.width + 1)
-        return np.random.default_rng([*self.key, epoch, OFFSETS]).integers(free_D)
+        return np.random.default_rng([*self.key, epoch, OFFSET_STREAM]).integers(free_D)
 
-    def _epoch(self, epoch: int) -> np.ndarray:
+    def _first_tokens_of_epoch(self, epoch: int) -> np.ndarray:
         """First tokens of all windows of one epoch, in its order.
 
         The last requested epoch is cached."""
-        if self._order[0] != epoch:
+        if self._latest_epoch[0] != epoch:
             offsets_D = self._offsets(epoch)
             counts_D = (self.lengths_D - offsets_D) // self.width
             windows_before_D = np.cumsum(counts_D) - counts_D
             number = np.arange(counts_D.sum()) - np.repeat(windows_before_D, counts_D)
             # `number` counts the windows of each document from 0
             first = np.repeat(self.starts_D + offsets_D, counts_D) + number * self.width
-            np.random.default_rng([*self.key, epoch, ORDER]).shuffle(first)
-            self._order = (epoch, first)
-        return self._order[1]
+            np.random.default_rng([*self.key, epoch, ORDER_STREAM]).shuffle(first)
+            self._latest_epoch = (epoch, first)
+        return self._latest_epoch[1]
 
 
 class TaskBatches:
@@ -209,16 +209,16 @@ class TaskBatches:
         """
         import torch
 
-        examples = self._examples(step)
+        examples = self._examples_of_step(step)
         rows = slice(None) if share is None else share(len(examples.inputs_NT))
         inputs_BT = torch.from_numpy(examples.inputs_NT[rows])
         return inputs_BT, torch.from_numpy(examples.targets_NT[rows])
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
-        return int((self._examples(step).targets_NT != IGNORED).sum())
+        return int((self._examples_of_step(step).targets_NT != IGNORED).sum())
 
-    def _examples(self, step: int) -> Examples:
+    def _examples_of_step(self, step: int) -> Examples:
         """Examples of a step. Those of the latest step are kept."""
         if self._latest is None or self._latest[0] != step:
             # a stream apart from those of the splits, which begin with their index in SPLITS
@@ -237,9 +237,9 @@ class MixedBatches:
         self.task = task
         self.share = share
 
-    def asks(self, step: int) -> bool:
+    def is_task_step(self, step: int) -> bool:
         """True if a step is one of the task's."""
-        return self._task_steps(step + 1) > self._task_steps(step)
+        return self._count_task_steps(step + 1) > self._count_task_steps(step)
 
     def at(
         self, step: int, share: Callable[[int], slice] | None = None
@@ -247,19 +247,19 @@ class MixedBatches:
         """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process
         reads.
         """
-        batches, step_of_batches = self._part(step)
+        batches, step_of_batches = self._batches_and_step(step)
         return batches.at(step_of_batches, share)
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
-        batches, step_of_batches = self._part(step)
+        batches, step_of_batches = self._batches_and_step(step)
         return batches.n_targets(step_of_batches)
 
-    def _part(self, step: int) -> tuple[Batches | TaskBatches, int]:
+    def _batches_and_step(self, step: int) -> tuple[Batches | TaskBatches, int]:
         """The batches that a step belongs to, and how many steps these had before."""
-        earlier = self._task_steps(step)
-        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
+        earlier = self._count_task_steps(step)
+        return (self.task, earlier) if self.is_task_step(step) else (self.text, step - earlier)
 
-    def _task_steps(self, steps: int) -> int:
+    def _count_task_steps(self, steps: int) -> int:
         """Number of the task's among the first `steps` steps."""
         return math.floor(steps * self.share + ROUNDING)

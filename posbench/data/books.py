@@ -12,7 +12,7 @@ from posbench.common.files import sha256_file, sha256_json
 from posbench.data.local import read_text
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 
-EXTRA = "train-extra"
+EXTRA_FOLDER = "train-extra"
 
 
 class Book(NamedTuple):
@@ -44,9 +44,9 @@ class Books(Source):
                 " the training: leave one of them out."
             )
         if train_extra:
-            self.folders["train"].append(EXTRA)
+            self.folders["train"].append(EXTRA_FOLDER)
         if test_extra:
-            self.folders["test"].append(EXTRA)
+            self.folders["test"].append(EXTRA_FOLDER)
         self.test_extra = test_extra
         if skip_test_bytes < 0:
             raise ConfigError(
@@ -68,7 +68,7 @@ class Books(Source):
 
     def fingerprint(self) -> str:
         options = [self.folders, self.skip_test_bytes]
-        books = self._listed()
+        books = self._books_by_name()
         if self.manifest.exists():
             digests = {name: book.digest for name, book in books.items()}
             content = sha256_file(self.manifest)
@@ -77,12 +77,12 @@ class Books(Source):
             of_files = file_digests(files, self.memo, self.again)
             digests = dict(zip(books, of_files, strict=True))
             content = digests
-        if self.skip_test_bytes and self._copies(digests):
+        if self.skip_test_bytes and self._has_test_copies(digests):
             # new fingerprint: older token files still hold these copies
             options.append("no copies of test books")
         return sha256_json([content, options])
 
-    def _copies(self, digests: dict[str, str]) -> bool:
+    def _has_test_copies(self, digests: dict[str, str]) -> bool:
         """True if a book of the test stands in train or validation too."""
         test = set()
         other = set()
@@ -95,38 +95,38 @@ class Books(Source):
         return bool(test & other)
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        for name, text in self._books(split):
+        for name, text in self._whole_books(split):
             if split == "test" and self.skip_test_bytes:
-                text = after_line(text, self.skip_test_bytes)
+                text = from_next_line(text, self.skip_test_bytes)
             yield name, text
 
     def uncut(self, split: str) -> Iterator[str]:
         if split == "test" and self.skip_test_bytes:
-            yield from (text for _, text in self._books(split))
+            yield from (text for _, text in self._whole_books(split))
 
     def _all_folders(self) -> list[str]:
         return [folder for folders in self.folders.values() for folder in folders]
 
-    def _books(self, split: str) -> Iterator[tuple[str, str]]:
+    def _whole_books(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield (name, whole text) of the books of a split.
 
         Of train-extra/ the test has no book of an author that train/ or validation/ knows."""
-        books = self._listed()
+        books = self._books_by_name()
         known_authors = set()
         if split == "test" and self.test_extra:
-            known_authors = self._authors(books)
+            known_authors = self._authors_of_training(books)
         for folder in self.folders[split]:
             for name, book in books.items():
                 if not name.startswith(f"{folder}/"):
                     continue
-                if split == "test" and folder == EXTRA and book.author in known_authors:
+                if split == "test" and folder == EXTRA_FOLDER and book.author in known_authors:
                     continue
-                text = self._read(name, book)
+                text = self._read_book(name, book)
                 if book.stratum:
                     name = f"{folder}/{book.stratum}/{name.split('/')[1]}"
                 yield name, text
 
-    def _read(self, name: str, book: Book) -> str:
+    def _read_book(self, name: str, book: Book) -> str:
         """Text of a book. Raises ConfigError where it is not the one of the manifest."""
         path = self.root / name
         if not path.is_file():
@@ -142,13 +142,13 @@ class Books(Source):
             )
         return text
 
-    def _authors(self, books: dict[str, Book]) -> set[str]:
+    def _authors_of_training(self, books: dict[str, Book]) -> set[str]:
         """Authors of train/ and validation/.
 
         Raises ConfigError where a book of train-extra/ has no author."""
         authors = set()
         for name, book in books.items():
-            if name.startswith(f"{EXTRA}/") and not book.author:
+            if name.startswith(f"{EXTRA_FOLDER}/") and not book.author:
                 raise ConfigError(
                     "data.source.test_extra=true needs the author of each book, and"
                     f" {self.manifest} has none of {name}: add it, or leave test_extra out."
@@ -157,10 +157,10 @@ class Books(Source):
                 authors.add(book.author)
         return authors
 
-    def _listed(self) -> dict[str, Book]:
+    def _books_by_name(self) -> dict[str, Book]:
         """{"folder/name": Book} in the manifest's order; without one, the files in theirs."""
         if self.manifest.exists():
-            books = self._of_manifest()
+            books = self._books_of_manifest()
         else:
             books = {}
             for folder in self._all_folders():
@@ -169,7 +169,7 @@ class Books(Source):
         check_names(books)
         return books
 
-    def _of_manifest(self) -> dict[str, Book]:
+    def _books_of_manifest(self) -> dict[str, Book]:
         """{"folder/name": Book} of the manifest, by `order`, those without one last."""
         content = read_text(self.manifest)
         try:
@@ -186,7 +186,7 @@ class Books(Source):
         return books
 
 
-def after_line(text: str, n_bytes: int) -> str:
+def from_next_line(text: str, n_bytes: int) -> str:
     """`text` from the first line that begins at or after byte `n_bytes`; without one, from the
     first character there.
     """

@@ -23,7 +23,7 @@ from posbench.data.tokenizers import (
 )
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
-EVERY = 2.0  # seconds between two lines of progress
+PROGRESS_SECONDS = 2.0  # seconds between two lines of progress
 
 Document = tuple[str, str]  # name and text
 
@@ -33,13 +33,13 @@ def build_corpus(
 ) -> None:
     """Write all files of the splits of these names, the manifest last."""
     source = make_source(cfg_data, cache_dir)
-    excluded = _excluded(source, trained, cache_dir)
+    excluded = _excluded_digests(source, trained, cache_dir)
     tokenizer_choice = cfg_data["tokenizer"]
     if tokenizer_choice == "bpe":
-        texts = _first_bytes(_unique(source, "train", excluded))
+        texts = _texts_for_bpe(_unique_documents(source, "train", excluded))
         train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
     elif tokenizer_choice == "char":
-        texts = (text for _, text in _unique(source, "train", excluded))
+        texts = (text for _, text in _unique_documents(source, "train", excluded))
         collect_characters(texts).model.save(str(folder / "tokenizer.json"))
     elif tokenizer_choice != "bytes":
         (folder / "tokenizer.json").write_bytes(pretrained_json(tokenizer_choice))
@@ -49,8 +49,8 @@ def build_corpus(
     splits = {}
     for split in names:
         label = f"tokenizing {cfg_data['name']}/{split}"
-        documents = _with_progress(_unique(source, split, excluded), label)
-        encoded = _encoded(tokenizer, documents)
+        documents = _with_progress(_unique_documents(source, split, excluded), label)
+        encoded = _encoded_documents(tokenizer, documents)
         splits[split] = write_split(folder, split, encoded, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
             raise ConfigError(
@@ -73,7 +73,9 @@ def build_corpus(
     write_json(folder / "manifest.json", manifest)
 
 
-def _excluded(source: Source, trained: dict | None, cache_dir: Path) -> dict[str, set[bytes]]:
+def _excluded_digests(
+    source: Source, trained: dict | None, cache_dir: Path
+) -> dict[str, set[bytes]]:
     """{split: digests of documents that it must not contain}: those of more protected splits, cut
     and uncut, and what `trained` read.
     """
@@ -81,8 +83,8 @@ def _excluded(source: Source, trained: dict | None, cache_dir: Path) -> dict[str
     if trained:
         documents = make_source(trained, cache_dir).documents("train")
         of_training = {_digest(text) for _, text in documents}
-    test = _digests(source, "test")
-    validation = _digests(source, "validation")
+    test = _document_digests(source, "test")
+    validation = _document_digests(source, "validation")
     return {
         "test": of_training,
         "validation": of_training | test,
@@ -90,7 +92,7 @@ def _excluded(source: Source, trained: dict | None, cache_dir: Path) -> dict[str
     }
 
 
-def _digests(source: Source, split: str) -> set[bytes]:
+def _document_digests(source: Source, split: str) -> set[bytes]:
     """Digests of the documents of a split, cut and uncut."""
     digests = {_digest(text) for _, text in source.documents(split)}
     return digests | {_digest(text) for text in source.uncut(split)}
@@ -100,7 +102,9 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _unique(source: Source, split: str, excluded: dict[str, set[bytes]]) -> Iterator[Document]:
+def _unique_documents(
+    source: Source, split: str, excluded: dict[str, set[bytes]]
+) -> Iterator[Document]:
     """Yield the documents of a split, or of all, without empty ones, exact duplicates and
     `excluded` ones.
     """
@@ -113,7 +117,7 @@ def _unique(source: Source, split: str, excluded: dict[str, set[bytes]]) -> Iter
                 yield name, text
 
 
-def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:
+def _texts_for_bpe(documents: Iterable[Document]) -> Iterator[str]:
     """Yield the texts up to BPE_TRAIN_BYTES."""
     done = 0
     for _, text in _with_progress(documents, "reading text for the BPE"):
@@ -123,11 +127,11 @@ def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:
             return
 
 
-def _encoded(
+def _encoded_documents(
     tokenizer: Tokenizer, documents: Iterable[Document]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (name, ids, bytes per token) of each document that has a token, in order."""
-    for batch in _batches(documents):
+    for batch in _document_batches(documents):
         pieces = tokenizer.encode([text for _, text in batch])
         for (name, text), (ids, n_bytes) in zip(batch, pieces, strict=True):
             assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
@@ -135,7 +139,7 @@ def _encoded(
                 yield name, ids, n_bytes
 
 
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _document_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     """Yield the documents in lists of about BATCH_BYTES."""
     batch = []
     size = 0
@@ -150,7 +154,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _with_progress(documents: Iterable[Document], label: str) -> Iterator[Document]:
-    """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for
+    """Yield the documents, and print the bytes so far at most every PROGRESS_SECONDS, so never for
     short work.
     """
     done = 0
@@ -158,6 +162,6 @@ def _with_progress(documents: Iterable[Document], label: str) -> Iterator[Docume
     for name, text in documents:
         yield name, text
         done += len(text.encode())
-        if time.monotonic() - last >= EVERY:
+        if time.monotonic() - last >= PROGRESS_SECONDS:
             last = time.monotonic()
             print(f"data: {label}: {done / 1e6:.0f} MB", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
 from posbench.data.sources import WITHOUT_FILE
-from posbench.data.tokenizers import TRAINED, pretrained_file
+from posbench.data.tokenizers import TRAINED_NAME, pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 
 if TYPE_CHECKING:
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 
 MESSAGE = "the message of the user"
 DATE = datetime(2024, 7, 26)  # the one that Llama 3's template falls back on
-TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-# {special token of TOKENS: its key in a GGUF file}
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# {special token of SPECIAL_TOKENS: its key in a GGUF file}
 GGUF_IDS = {
     "bos_token": "ggml.bos_token_id",
     "eos_token": "ggml.eos_token_id",
     "unk_token": "ggml.unknown_token_id",
     "pad_token": "ggml.padding_token_id",
 }
-LEAVE = "leave evaluate.chat out, or give data.tokenizer=PATH of a tokenizer that has one"
+WAYS_OUT = "leave evaluate.chat out, or give data.tokenizer=PATH of a tokenizer that has one"
 
 
 def chat_template(tokenizer: str) -> dict[str, str]:
     """The template of a tokenizer under `template`, with the special tokens that it may write.
 
     Raises ConfigError without one."""
-    if tokenizer in WITHOUT_FILE or TRAINED.fullmatch(tokenizer):
+    if tokenizer in WITHOUT_FILE or TRAINED_NAME.fullmatch(tokenizer):
         raise ConfigError(
             f"evaluate.chat=true: data.tokenizer={tokenizer} is not from a checkpoint and has no"
-            f" chat template: {LEAVE}."
+            f" chat template: {WAYS_OUT}."
         )
     file = pretrained_file(tokenizer)
     place = file if is_gguf(file) else file.parent
-    chat = of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
+    chat = chat_of_gguf(file) if is_gguf(file) else _chat_of_folder(file.parent)
     template = chat.get("template")
     if not isinstance(template, str) or not template.strip():
-        raise ConfigError(f"evaluate.chat=true: {place} holds no chat template: {LEAVE}.")
-    around(chat)  # raises for a template that cannot be used
+        raise ConfigError(f"evaluate.chat=true: {place} holds no chat template: {WAYS_OUT}.")
+    text_around_message(chat)  # raises for a template that cannot be used
     return {key: value for key, value in chat.items() if isinstance(value, str)}
 
 
-def of_gguf(file: Path) -> dict:
+def chat_of_gguf(file: Path) -> dict:
     """The template of a GGUF file under `template`, and its special tokens by name; what it does
     not say may be missing or None.
     """
@@ -64,8 +64,8 @@ def of_gguf(file: Path) -> dict:
     return chat
 
 
-def _of_folder(folder: Path) -> dict:
-    """The template of a folder, and its special tokens, as `of_gguf` gives them."""
+def _chat_of_folder(folder: Path) -> dict:
+    """The template of a folder, and its special tokens, as `chat_of_gguf` gives them."""
     file = folder / "tokenizer_config.json"
     template_file = folder / "chat_template.jinja"
     try:
@@ -75,7 +75,7 @@ def _of_folder(folder: Path) -> dict:
             templates = {entry["name"]: entry["template"] for entry in template}
             template = templates.get("default")
         chat = {"template": template}
-        for name in TOKENS:
+        for name in SPECIAL_TOKENS:
             token = config.get(name)
             chat[name] = token.get("content") if isinstance(token, dict) else token
         if template_file.is_file():
@@ -84,11 +84,11 @@ def _of_folder(folder: Path) -> dict:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"evaluate.chat=true: the tokenizer_config.json in {folder} cannot be read ({error!r}):"
-            f" {LEAVE}."
+            f" {WAYS_OUT}."
         ) from error
 
 
-def around(chat: dict[str, str]) -> tuple[str, str]:
+def text_around_message(chat: dict[str, str]) -> tuple[str, str]:
     """Text before and behind the message of a user, up to where the reply begins.
 
     Raises ConfigError for a template that gives none."""

@@ -57,14 +57,15 @@ class Copy(Task):
         else:
             symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
         questions = [symbols[:n] for symbols, n in zip(symbol_NP, size_N, strict=True)]
-        return lay_out(length, [(question, self.answer(question)) for question in questions])
+        pairs = [(question, self.answer(question)) for question in questions]
+        return examples_of_pairs(length, pairs)
 
     def answer(self, symbols: np.ndarray) -> np.ndarray:
         """Answer to a string of symbols, without EOS."""
         return symbols
 
 
-def lay_out(length: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
+def examples_of_pairs(length: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
     """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a
     last target.
     """

@@ -33,9 +33,9 @@ from posbench.data.tokenizers import (
 FORMAT = 1  # increase it when the same source and tokenizer give different token files
 # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded
 # for speed
-SPARE = 64
-KEYS = ("name", "path", "source")  # of evaluate.text
-CONTENT = "content"  # hash of the text, which is filled in
+SPARE_ROWS = 64
+TEXT_KEYS = ("name", "path", "source")  # of evaluate.text
+CONTENT_KEY = "content"  # hash of the text, which is filled in
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
 
     `cfg_data` is the resolved `data` group. Digests of the user's own files are cached in
     `cache_dir` if given. Raises ConfigError when the data is not available."""
-    return _with_options(content_key(cfg_data, cache_dir), cfg_data)
+    return _fingerprint_with_options(content_key(cfg_data, cache_dir), cfg_data)
 
 
-def _with_options(key: str, cfg_data: dict) -> str:
+def _fingerprint_with_options(key: str, cfg_data: dict) -> str:
     """Fingerprint for a content key, with the BOS and a mixed task, which change no token file."""
     identity = [key, bool(cfg_data["bos"])]
     mix = mix_of(cfg_data)
@@ -110,7 +110,7 @@ def prepare(
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
     if cfg_data["tokenizer"] == TASK:
-        return _task_corpus(cfg_data, folder, _with_options(key, cfg_data))
+        return _task_corpus(cfg_data, folder, _fingerprint_with_options(key, cfg_data))
     # The usual folder holds the three splits, so it serves for fewer, where it is there.
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
@@ -127,7 +127,7 @@ def prepare(
                             f"The text or tokenizer of data={cfg_data['name']} changed while it was"
                             " read: run the same command again."
                         )
-    return _open(cfg_data, folder, _with_options(key, cfg_data), splits)
+    return _open_corpus(cfg_data, folder, _fingerprint_with_options(key, cfg_data), splits)
 
 
 def _task_corpus(cfg_data: dict, folder: Path, identity: str) -> Corpus:
@@ -149,7 +149,7 @@ def _task_corpus(cfg_data: dict, folder: Path, identity: str) -> Corpus:
     )
 
 
-def _open(cfg_data: dict, folder: Path, identity: str, names: list[str]) -> Corpus:
+def _open_corpus(cfg_data: dict, folder: Path, identity: str, names: list[str]) -> Corpus:
     """Corpus of a folder of token files, with the splits of these names."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -212,7 +212,7 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
         return corpus
     ids = corpus.vocab_size if corpus.bos is None else corpus.vocab_size - 1
     rows = checkpoint["vocab_size"]
-    spare_rows = max(SPARE, rows // 10)  # tables are padded for speed
+    spare_rows = max(SPARE_ROWS, rows // 10)  # tables are padded for speed
     if not rows - spare_rows <= ids <= rows:
         raise ConfigError(
             f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
@@ -254,7 +254,7 @@ def resolved_text(choice: str | dict | None, data: dict, cache_dir: str | None) 
             f"evaluate.text is {name}, which is already the text of the training: leave it out, or"
             " choose another."
         )
-    return {**text, CONTENT: content}
+    return {**text, CONTENT_KEY: content}
 
 
 def _text_node(choice: dict) -> dict:
@@ -264,9 +264,10 @@ def _text_node(choice: dict) -> dict:
     from posbench.config.compose import yamls
 
     for key in choice:
-        if key not in (*KEYS, CONTENT):
+        if key not in (*TEXT_KEYS, CONTENT_KEY):
             raise ConfigError(
-                f"evaluate.text.{key} is not a key of evaluate.text: it takes {', '.join(KEYS)}."
+                f"evaluate.text.{key} is not a key of evaluate.text: it takes"
+                f" {', '.join(TEXT_KEYS)}."
             )
     name = choice.get("name")
     texts = {text: node for text, node in yamls("data").items() if node.get("tokenizer") != TASK}
@@ -276,11 +277,11 @@ def _text_node(choice: dict) -> dict:
             f" {', '.join(texts)}."
         )
     if "source" in choice:
-        return {key: choice[key] for key in KEYS if key in choice}
+        return {key: choice[key] for key in TEXT_KEYS if key in choice}
     node = {**texts[name], **choice}
     if texts[name]["name"] is None:  # the user's own files
         node["name"] = text_name({"path": node["path"]}) or name
-    return {key: node[key] for key in KEYS if key in node}
+    return {key: node[key] for key in TEXT_KEYS if key in node}
 
 
 def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
@@ -291,14 +292,14 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     left."""
     data = cfg.data
     cache_dir = trained.folder.parent
-    other = {key: value for key, value in data.items() if key not in KEYS}
-    other |= {key: text[key] for key in KEYS if key in text}
-    other["mix"] = None  # the text alone
+    text_data = {key: value for key, value in data.items() if key not in TEXT_KEYS}
+    text_data |= {key: text[key] for key in TEXT_KEYS if key in text}
+    text_data["mix"] = None  # the text alone
     if data["tokenizer"] in OF_TEXT:  # the one that was made of the training's text
-        other["tokenizer"] = str(trained.folder / "tokenizer.json")
+        text_data["tokenizer"] = str(trained.folder / "tokenizer.json")
     read_in_training = None if cfg.model.checkpoint else data  # a checkpoint was trained elsewhere
-    corpus = prepare(other, cache_dir, (split,), read_in_training)
-    if make_source(other, cache_dir).fingerprint() != text[CONTENT]:
+    corpus = prepare(text_data, cache_dir, (split,), read_in_training)
+    if make_source(text_data, cache_dir).fingerprint() != text[CONTENT_KEY]:
         raise RunError(
             f"The text {text['name']} of evaluate.text changed during this command: run the same"
             " command again."

@@ -17,9 +17,9 @@ from posbench.common.files import FULL, sha256_json
 from posbench.config.typed_args import convert, shown
 from posbench.data.sources import SPLITS, Source
 
-NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
+NETWORK_LIBRARIES = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
 HEADING = re.compile(r" = [^=].* = \n?")
-SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+OFFLINE_SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 REMEDY = (
     "or run `python scripts/prepare_data.py data=...` with the same data settings on another"
     " machine and copy its cache_dir (results/cache) here."
@@ -78,13 +78,13 @@ class Hub(Source):
         part = self.splits[split]
         skip = part["skip"]
         stop = None if part["take"] is None else skip + part["take"]
-        texts = self._texts(part["split"])
+        texts = self._row_texts(part["split"])
         if self.articles:
             texts = join_articles(texts)
         for row, text in enumerate(islice(texts, skip, stop), start=skip):
             yield f"{part['split']}:{row}", text
 
-    def _texts(self, hub_split: str) -> Iterator[str]:
+    def _row_texts(self, hub_split: str) -> Iterator[str]:
         from datasets import load_dataset
 
         quiet_hub()
@@ -103,7 +103,7 @@ class Hub(Source):
             is_os_error = isinstance(error, OSError)
             if is_os_error and error.errno in FULL:  # a full disk, which the caller reports
                 raise
-            if is_os_error or type(error).__module__.split(".")[0] in NETWORK:
+            if is_os_error or type(error).__module__.split(".")[0] in NETWORK_LIBRARIES:
                 reason = hub_miss(error)
             else:
                 reason = _first_line(error) or type(error).__name__
@@ -153,7 +153,7 @@ def _why_offline() -> str:
     Behind a proxy only the proxy can tell if the hub has an address."""
     from huggingface_hub.constants import ENDPOINT
 
-    for name in SWITCHES:
+    for name in OFFLINE_SWITCHES:
         if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
             return f"{name} is set"
     behind_proxy = bool(getproxies().keys() & {"https", "all"})
@@ -191,6 +191,6 @@ def hub_miss(error: BaseException, remedy: str = REMEDY) -> str:
         reason = f"{type(error).__name__}: {_first_line(error) or 'no message'}"
     return (
         f"the caches {HF_HUB_CACHE} and {HF_DATASETS_CACHE} do not hold it and the hub was not"
-        f" reached ({reason}): `unset {' '.join(SWITCHES)}` where there is a network and run"
-        f" again, {remedy}"
+        f" reached ({reason}): `unset {' '.join(OFFLINE_SWITCHES)}` where there is a network and"
+        f" run again, {remedy}"
     )

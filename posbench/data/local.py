@@ -18,11 +18,11 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes, sha256_json
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 
-PLAIN = (".txt", ".md", ".py")
-ENDINGS = (*PLAIN, ".json", ".jsonl", ".jsonl.gz", ".parquet")
+TEXT_ENDINGS = (".txt", ".md", ".py")
+ENDINGS = (*TEXT_ENDINGS, ".json", ".jsonl", ".jsonl.gz", ".parquet")
 LARGEST_TEXT = 4 * 2**30  # bytes of a text file, which is read whole
 LONGEST_REASON = 200  # characters of another library's error in a sentence
-FEW = 8  # with fewer test documents a note is printed
+FEW_DOCUMENTS = 8  # with fewer test documents a note is printed
 
 
 class LocalFiles(Source):
@@ -45,7 +45,7 @@ class LocalFiles(Source):
             )
         self.files = _files_of(self.root)  # {name: path}
         # cut into documents, since nanoGPT's users have one input.txt
-        self.one_text = len(self.files) == 1 and all(map(_is_plain, self.files))
+        self.one_text = len(self.files) == 1 and all(map(_is_text_file, self.files))
         check_names(self.files)
         if not self.files:
             raise ConfigError(
@@ -58,13 +58,13 @@ class LocalFiles(Source):
         return sha256_json([dict(zip(self.files, digests, strict=True)), self.column, self.shares])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        split_of = {name: _split_named(name) for name in self.files}
+        split_of = {name: _split_of_name(name) for name in self.files}
         if not any(split_of.values()):
-            names = self._chosen[split]
+            names = self._names_of_splits[split]
             for file in self.files:
                 # a file that is one document is read for its own split alone
                 if file in names or not self._is_document(file):
-                    for name, text in self._read(file):
+                    for name, text in self._documents_of_file(file):
                         if name in names:
                             yield name, text
             return
@@ -81,36 +81,39 @@ class LocalFiles(Source):
                 )
         for file, file_split in split_of.items():
             if file_split == split:
-                yield from self._read(file)
+                yield from self._documents_of_file(file)
 
-    def _read(self, name: str) -> Iterator[tuple[str, str]]:
+    def _documents_of_file(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield (name, text) of the documents of a file."""
         if self._is_document(name):
             yield name, read_text(self.files[name])
             return
-        pieces = self._pieces if self.one_text else texts(self.files[name], self.column)
-        for row, text in enumerate(pieces):
+        if self.one_text:
+            documents = self._documents_of_text
+        else:
+            documents = row_texts(self.files[name], self.column)
+        for row, text in enumerate(documents):
             yield f"{name}:{row}", text
 
     def _is_document(self, name: str) -> bool:
         """True if a file is one document. Otherwise it is a table, or the single text."""
-        return _is_plain(name) and not self.one_text
+        return _is_text_file(name) and not self.one_text
 
     @cached_property
-    def _pieces(self) -> list[str]:
+    def _documents_of_text(self) -> list[str]:
         """Documents of the single text, which is asked for them several times."""
         (file,) = self.files.values()
         return cut_text(read_text(file))
 
     @cached_property
-    def _chosen(self) -> dict[str, set[str]]:
+    def _names_of_splits(self) -> dict[str, set[str]]:
         """{split: names of its documents}, the same for the same names. It is printed once."""
         names = []
         for file in self.files:
             if self._is_document(file):
                 names.append(file)
             else:
-                names += [name for name, _ in self._read(file)]
+                names += [name for name, _ in self._documents_of_file(file)]
         if len(names) < len(SPLITS):
             raise ConfigError(
                 f"data.path={self.root} holds {len(names)} documents and three splits need at least"
@@ -129,7 +132,7 @@ class LocalFiles(Source):
 
     def _print_shares(self, counts: dict[str, int]) -> None:
         """Print {split: documents} if it may surprise: a text was cut, or few are for the test."""
-        few = counts["test"] < FEW
+        few = counts["test"] < FEW_DOCUMENTS
         if not self.one_text and not few:
             return
         total = sum(counts.values())
@@ -155,14 +158,14 @@ def _files_of(root: Path) -> dict[str, Path]:
     return files
 
 
-def _is_plain(name: str) -> bool:
-    return name.lower().endswith(PLAIN)
+def _is_text_file(name: str) -> bool:
+    return name.lower().endswith(TEXT_ENDINGS)
 
 
-def _split_named(name: str) -> str | None:
+def _split_of_name(name: str) -> str | None:
     """Split that the first part of a file's name says, None for none.
 
-    >>> _split_named("train-00000.parquet"), _split_named("notes/test.txt")
+    >>> _split_of_name("train-00000.parquet"), _split_of_name("notes/test.txt")
     ('train', None)
     """
     first = re.split("[/.-]", name)[0].lower()
@@ -208,7 +211,7 @@ def cut_text(text: str) -> list[str]:
     return parts
 
 
-def texts(file: Path, column: str) -> Iterator[str]:
+def row_texts(file: Path, column: str) -> Iterator[str]:
     """Yield the text of each row of a table, "" for null or missing.
 
     Raises ConfigError for a damaged file and for other cells."""

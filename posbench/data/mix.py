@@ -17,7 +17,7 @@ from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 
-KEYS = ("task", "share", "vocab_size", "source")
+MIX_KEYS = ("task", "share", "vocab_size", "source")
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def resolved_data(data: dict) -> dict:
         )
     if "source" not in mix:
         mix = _with_source(mix)
-    for key in KEYS:
+    for key in MIX_KEYS:
         if key not in mix:
-            raise ConfigError(f"data.mix lacks {key}: it takes {', '.join(KEYS)}.")
-    return {**data, "mix": {key: mix[key] for key in KEYS}}
+            raise ConfigError(f"data.mix lacks {key}: it takes {', '.join(MIX_KEYS)}.")
+    return {**data, "mix": {key: mix[key] for key in MIX_KEYS}}
 
 
 def _with_source(mix: dict) -> dict:
@@ -89,7 +89,7 @@ def _with_source(mix: dict) -> dict:
                 f"data.mix.{key} is not a key of data.mix with task={name}: it takes"
                 f" {', '.join(legal)}."
             )
-    arguments = {key: value for key, value in mix.items() if key not in KEYS}
+    arguments = {key: value for key, value in mix.items() if key not in MIX_KEYS}
     return {"vocab_size": vocab_size, **mix, "source": {**source, **arguments}}
 
 

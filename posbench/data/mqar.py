@@ -69,14 +69,14 @@ class Mqar(Task):
 
         Keys are 1 .. V/2 - 1, and values V/2 .. V - 1."""
         if pairs is None:
-            pairs_N = random.choice(self._fitting(length), count)
+            pairs_N = random.choice(self._fitting_pair_counts(length), count)
         else:
             pairs_N = np.full(count, pairs)
         most = int(pairs_N.max())
         half = self.vocab_size // 2
         # the highest of equal chances: drawn without replacement
-        key_NP = 1 + highest(random.random((count, half - 1)), most)
-        value_NP = half + highest(random.random((count, self.vocab_size - half)), most)
+        key_NP = 1 + highest_indices(random.random((count, half - 1)), most)
+        value_NP = half + highest_indices(random.random((count, self.vocab_size - half)), most)
         inputs_NT = random.integers(self.vocab_size, size=(count, length))
         targets_NT = np.full((count, length), IGNORED)
         answer_NT = np.full((count, length), -1)
@@ -87,32 +87,35 @@ class Mqar(Task):
             value_MP = value_NP[row_M, :n]
             if self.filler == "no_key":
                 rank_MT = random.integers(self.vocab_size - n, size=(len(row_M), length))
-                inputs_NT[row_M] = tokens_without(key_MP, rank_MT)
+                inputs_NT[row_M] = tokens_besides_keys(key_MP, rank_MT)
             end = self.lead + 2 * n  # of the pairs
             inputs_NT[row_M, self.lead : end : 2] = key_MP
             inputs_NT[row_M, self.lead + 1 : end : 2] = value_MP
             # an even number of tokens behind the pairs
-            at_MP = end + 2 * self.gaps(random, len(row_M), length, n, **part)
+            at_MP = end + 2 * self.question_places(random, len(row_M), length, n, **part)
             inputs_NT[row_M1, at_MP] = key_MP
             targets_NT[row_M1, at_MP] = value_MP
             answer_NT[row_M1, at_MP] = np.arange(n)
         choices_NK = value_NP if most > 1 else None  # a choice among one is none
         return Examples(inputs_NT, targets_NT, answer_NT, choices_NK)
 
-    def gaps(self, random: np.random.Generator, count: int, length: int, n: int) -> np.ndarray:
+    def question_places(
+        self, random: np.random.Generator, count: int, length: int, n: int
+    ) -> np.ndarray:
         """Places [count, n] of the questions on n pairs, counted in steps of two tokens from 0,
         which is right behind the pairs.
         """
         places = (length - self.lead - 2 * n) // 2
         log_weight_G = (self.power - 1) * np.log(np.arange(1, places + 1))
-        return highest(random.gumbel(size=(count, places)) + log_weight_G, n)
+        return highest_indices(random.gumbel(size=(count, places)) + log_weight_G, n)
 
     def parts(self, length: int) -> list[TaskVariant]:
         return [
-            TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self._fitting(length)
+            TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n})
+            for n in self._fitting_pair_counts(length)
         ]
 
-    def _fitting(self, length: int) -> list[int]:
+    def _fitting_pair_counts(self, length: int) -> list[int]:
         """Numbers of pairs that fit a length: 4 tokens each, as a question has 2 of its own.
 
         Raises ConfigError without any."""
@@ -126,10 +129,10 @@ class Mqar(Task):
         )
 
 
-def tokens_without(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
+def tokens_besides_keys(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
     """Tokens by their ranks, from 0, among those that are not among the keys of their row.
 
-    >>> tokens_without(np.array([[1, 3]]), np.array([[0, 1, 2]])).tolist()
+    >>> tokens_besides_keys(np.array([[1, 3]]), np.array([[0, 1, 2]])).tolist()
     [[0, 2, 4]]
     """
     token_NT = rank_NT.copy()
@@ -138,10 +141,10 @@ def tokens_without(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
     return token_NT
 
 
-def highest(score_NM: np.ndarray, n: int) -> np.ndarray:
+def highest_indices(score_NM: np.ndarray, n: int) -> np.ndarray:
     """Indices of the `n` highest scores of each row, the highest first.
 
-    >>> highest(np.array([[0.5, 0.1, 0.9]]), 2).tolist()
+    >>> highest_indices(np.array([[0.5, 0.1, 0.9]]), 2).tolist()
     [[2, 0]]
     """
     first_NP = np.argpartition(-score_NM, n - 1, axis=1)[:, :n]

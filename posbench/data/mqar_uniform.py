@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.mqar import Mqar, highest
+from posbench.data.mqar import Mqar, highest_indices
 from posbench.data.task import TaskVariant
 
 
@@ -49,7 +49,7 @@ class MqarUniform(Mqar):
                 " fewer data.source.pairs."
             )
 
-    def gaps(
+    def question_places(
         self,
         random: np.random.Generator,
         count: int,
@@ -57,9 +57,9 @@ class MqarUniform(Mqar):
         n: int,
         where: Literal["inside", "outside"] | None = None,
     ) -> np.ndarray:
-        """Places [count, n] as Mqar.gaps, all with the same probability."""
-        first, end = self._places(length, n, where)
-        return first + highest(random.random((count, end - first)), n)
+        """Places [count, n] as Mqar.question_places, all with the same probability."""
+        first, end = self._place_bounds(length, n, where)
+        return first + highest_indices(random.random((count, end - first)), n)
 
     def parts(self, length: int) -> list[TaskVariant]:
         """Those of each number of pairs, then inside and outside of the window, of which the second
@@ -72,15 +72,15 @@ class MqarUniform(Mqar):
         for variant in variants:
             n = variant.arguments["pairs"]
             for where in ("inside", "outside"):
-                first, end = self._places(length, n, where)
+                first, end = self._place_bounds(length, n, where)
                 if end - first >= n:  # a place for each question
                     task = f"{variant.task} {where} {self.window}"
                     apart.append(TaskVariant(task, None, {"pairs": n, "where": where}))
         return variants + apart
 
-    def _places(self, length: int, n: int, where: str | None) -> tuple[int, int]:
+    def _place_bounds(self, length: int, n: int, where: str | None) -> tuple[int, int]:
         """First place of a question on one of n pairs, and the end of the places, as counted in
-        `gaps`.
+        `question_places`.
         """
         end = (length - self.lead - 2 * n) // 2
         # Place g has 2 g tokens between the pairs and its question.

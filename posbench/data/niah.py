@@ -21,13 +21,13 @@ from posbench.common.errors import ConfigError
 from posbench.data.task import Question, TextTask
 
 Kind = Literal["words", "numbers", "uuids"]
-FIRST = (
+FIRST_WORDS = (
     "amber ancient autumn bitter black blue bold brave bright broad calm clever cold crimson"
     " curious dark deep distant dry early eager empty fair famous fresh gentle golden grand green"
     " hidden hollow humble icy kind late lively lonely loud lucky mellow narrow noble old pale"
     " patient proud quick quiet"
 ).split()
-SECOND = (
+SECOND_WORDS = (
     "anchor apple arrow badge barn basket beacon bell bird boat bridge brook butter cabin candle"
     " canyon castle cedar cherry cloud coast copper corner cottage crown desert dragon eagle engine"
     " feather field fire flower forest fountain garden glacier hammer harbor hill island jacket"
@@ -72,8 +72,8 @@ class Niah(TextTask):
         if depth is not None:
             places[0] = depth  # with depths one needle alone is asked for
         asked_keys = keys[: self.queries]
-        by_place = [needles[at] for at in np.argsort(places, kind="stable")]
-        asked_needles = [needle for needle in by_place if needle[0] in asked_keys]
+        needles_by_place = [needles[at] for at in np.argsort(places, kind="stable")]
+        asked_needles = [needle for needle in needles_by_place if needle[0] in asked_keys]
         asked_needles.sort(key=lambda needle: keys.index(needle[0]))  # stable: by key, then place
         answer = []
         for number, (_, value) in enumerate(asked_needles):
@@ -94,7 +94,7 @@ class Niah(TextTask):
             f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text?",
             f" The special magic {kind} for {about} mentioned in the text {verb}",
             answer,
-            self.others(random, keys),
+            self.other_needles(random, keys),
             value=_value_in_answer,
         )
 
@@ -102,7 +102,7 @@ class Niah(TextTask):
         """Sentence of one needle."""
         return f"One of the special magic {self.value} for {key} is: {value}."
 
-    def others(self, random: np.random.Generator, keys: list[str]) -> Iterator[str]:
+    def other_needles(self, random: np.random.Generator, keys: list[str]) -> Iterator[str]:
         """Needles with other keys than `keys`; no two of 1,024 in a row have the same key."""
         while True:
             for key in draw_names(self.key, random, 1024):
@@ -122,8 +122,14 @@ def _value_in_answer(sentence: str) -> str:
 def draw_names(kind: Kind, random: np.random.Generator, count: int) -> list[str]:
     """`count` words, numbers or uuids, all different."""
     if kind == "words":
-        pairs = random.choice(len(FIRST) * len(SECOND), count, replace=False).tolist()
-        return [f"{FIRST[pair // len(SECOND)]}-{SECOND[pair % len(SECOND)]}" for pair in pairs]
+        n_pairs = len(FIRST_WORDS) * len(SECOND_WORDS)
+        first_and_second = [
+            divmod(pair, len(SECOND_WORDS))
+            for pair in random.choice(n_pairs, count, replace=False).tolist()
+        ]
+        return [
+            f"{FIRST_WORDS[first]}-{SECOND_WORDS[second]}" for first, second in first_and_second
+        ]
     if kind == "uuids":
         return [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
     numbers = random.choice(9_000_000, count, replace=False).tolist()

@@ -49,9 +49,9 @@ class PySource(Source):
         check_installed(self.wheels)
         for package, pin in self.wheels.items():
             for path, digest in verified_rows(package, pin["version"], pin["rows"]):
-                if _matches(path, self.exclude):
+                if _matches_any(path, self.exclude):
                     continue
-                own_split = "validation" if _matches(path, self.validation) else pin["split"]
+                own_split = "validation" if _matches_any(path, self.validation) else pin["split"]
                 if split == own_split:
                     content = read_verified(package, pin["version"], path, digest)
                     if len(content) >= self.min_bytes:
@@ -64,7 +64,7 @@ def check_installed(wheels: dict[str, dict]) -> None:
     """
     wrong = {}  # {package: version that belongs there}
     for package, pin in wheels.items():
-        if _version(package) != pin["version"]:
+        if _installed_version(package) != pin["version"]:
             wrong[package] = pin["version"]
     if not wrong:
         return
@@ -77,12 +77,12 @@ def check_installed(wheels: dict[str, dict]) -> None:
     installed(package, version, "data=pysource reads", way_out)
 
 
-def _matches(path: str, patterns: list[str]) -> bool:
+def _matches_any(path: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 @functools.cache
-def _version(package: str) -> str | None:
+def _installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

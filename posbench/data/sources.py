@@ -15,7 +15,7 @@ TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/da
 OF_TEXT = ("bpe", "char")  # data.tokenizer that is made of the training split
 WITHOUT_FILE = ("bytes", *OF_TEXT)  # data.tokenizer that is no file
 ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
-_seen: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
+_known_digests: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 
 
 class Source:
@@ -119,7 +119,7 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
         cache = read_json(memo) if memo and memo.exists() else {}
         for path, record in cache.items():
             if isinstance(record, list) and len(record) == 3:  # size, time, digest
-                _seen.setdefault(path, record)
+                _known_digests.setdefault(path, record)
     digests = []
     missed = False
     for path in paths:
@@ -127,11 +127,11 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
             stat = path.stat()
             state = [stat.st_size, stat.st_mtime_ns]
             name = str(path.resolve())
-            record = _seen.get(name)
+            record = _known_digests.get(name)
             unchanged = record is not None and record[:2] == state
             if again or not unchanged:
                 record = [*state, sha256_file(path)]
-                _seen[name] = record
+                _known_digests[name] = record
                 missed = True
         except OSError as error:
             raise ConfigError(
@@ -140,5 +140,5 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
         digests.append(record[-1])
     if missed and memo:
         with contextlib.suppress(RunError):  # without a cache the files are only read again
-            write_json(memo, _seen)
+            write_json(memo, _known_digests)
     return digests

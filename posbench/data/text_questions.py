@@ -31,8 +31,8 @@ from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation
 
 # questions that are drawn in training until one fits; `check` refuses a length where not most of
 # them do
-TRIES = 1000
-CHECKED = 8  # questions that `check` draws
+MOST_DRAWS = 1000
+QUESTIONS_CHECKED = 8  # questions that `check` draws
 
 
 class _Item(NamedTuple):
@@ -43,18 +43,20 @@ class _Item(NamedTuple):
     line: np.ndarray
 
     @property
-    def least(self) -> int:
+    def min_tokens(self) -> int:
         """Tokens of the shorter form."""
         return min(len(self.sentence), len(self.line))
 
     @property
-    def most(self) -> int:
+    def max_tokens(self) -> int:
         """Tokens of the longer form."""
         return max(len(self.sentence), len(self.line))
 
 
-class _Tokenized(NamedTuple):
-    """A question and the tokens of its parts. `needed` counts them, and room behind the answer."""
+class _TokenizedQuestion(NamedTuple):
+    """A question and the tokens of its parts. `needed` counts them, and the room behind the answer
+    for a longer rival.
+    """
 
     question: Question
     head: np.ndarray
@@ -88,10 +90,10 @@ class _Text(NamedTuple):
 class TextQuestions:
     """Questions of a task in the tokens of a model, in place of a `TaskSplit`.
 
-    `bos` begins every text, if it is there. With `around`, what stands before and behind the
-    message of a user, all but the answer and its beginning is that message. Of each answer up to
-    `rivals` rivals are drawn. In `training` a question that does not fit is drawn again, so that
-    no step fails."""
+    `bos` begins every text, if it is there. With `before_and_behind`, what a chat template writes
+    before and behind the message of a user, all but the answer and its beginning is that message.
+    Of each answer up to `rivals` rivals are drawn. In `training` a question that does not fit is
+    drawn again, so that no step fails."""
 
     task: TextTask
     name: str
@@ -99,13 +101,13 @@ class TextQuestions:
     file: TokenFile | None
     tokenizer: Tokenizer
     bos: int | None
-    around: tuple[str, str] | None = None
+    before_and_behind: tuple[str, str] | None = None
     rivals: int = 0
     training: bool = False
 
     def parts(self, length: int) -> list[TaskVariant]:
         """Parts that are evaluated apart at a length."""
-        return self.task.parts(f"{self.name} chat" if self.around else self.name)
+        return self.task.parts(f"{self.name} chat" if self.before_and_behind else self.name)
 
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
         """`count` examples of `length` tokens.
@@ -114,15 +116,15 @@ class TextQuestions:
         room = 0  # tokens behind the answer, so that every other value fits in its place
         while True:
             random = self._random(key)
-            texts = [self._text(random, length, depth, room) for _ in range(count)]
-            needed = max(map(self._excess, texts)) if self.rivals else 0
+            texts = [self._draw_text(random, length, depth, room) for _ in range(count)]
+            needed = max(map(self._excess_of_longest_value, texts)) if self.rivals else 0
             if needed <= room:
                 break
             room = needed
         rival_NAKR = None
         if self.rivals:
             words = [(text.answers, text.values) for text in texts]
-            rival_NAKR = draw_rivals(random, words, self.rivals, self._ids)
+            rival_NAKR = draw_rivals(random, words, self.rivals, self._continuation_ids)
         return Examples(
             np.stack([text.inputs_T for text in texts]),
             np.stack([text.targets_T for text in texts]),
@@ -131,16 +133,16 @@ class TextQuestions:
             depth_N=None if depth is None else np.array([text.depth for text in texts]),
         )
 
-    def _excess(self, text: _Text) -> int:
+    def _excess_of_longest_value(self, text: _Text) -> int:
         """Tokens by which the longest value of a text exceeds its last answer."""
-        longest = max((len(self._ids(value)) for value in text.values), default=0)
-        return longest - len(self._ids(text.answers[-1]))
+        longest = max((len(self._continuation_ids(value)) for value in text.values), default=0)
+        return longest - len(self._continuation_ids(text.answers[-1]))
 
     def check(self, length: int) -> None:
         """Raise ConfigError if one of a few questions does not fit `length` tokens, or no document
         can be the haystack.
         """
-        self.check_room(length, CHECKED, [0])
+        self.check_room(length, QUESTIONS_CHECKED, [0])
         self.draw(length, 1, [0])
 
     def check_room(
@@ -151,7 +153,7 @@ class TextQuestions:
         """
         random = self._random(key)
         for _ in range(count):
-            self._tokenized(random, length, depth)
+            self._draw_tokenized_question(random, length, depth)
 
     def check_depths(self, length: int, count: int, key: list[int]) -> None:
         """Raise ConfigError if an asked item stands nearer to another depth than to its own, in the
@@ -175,36 +177,46 @@ class TextQuestions:
     def _random(self, key: list[int]) -> np.random.Generator:
         return np.random.default_rng([(*SPLITS, ALL).index(self.split), *key])
 
-    def _fitting(
+    def _draw_fitting_question(
         self, random: np.random.Generator, length: int, depth: float | None, room: int
-    ) -> _Tokenized:
-        """A question that fits. In training others are drawn until one does, TRIES times."""
-        for _ in range(TRIES if self.training else 0):
+    ) -> _TokenizedQuestion:
+        """A question that fits with `room` tokens behind its answer. In training others are drawn
+        until one does, MOST_DRAWS times.
+        """
+        for _ in range(MOST_DRAWS if self.training else 0):
             with contextlib.suppress(ConfigError):
-                return self._tokenized(random, length, depth, room)
-        return self._tokenized(random, length, depth, room)
+                return self._draw_tokenized_question(random, length, depth, room)
+        return self._draw_tokenized_question(random, length, depth, room)
 
-    def _tokenized(
+    def _draw_tokenized_question(
         self, random: np.random.Generator, length: int, depth: float | None, room: int = 0
-    ) -> _Tokenized:
-        """The next question, tokenized. Raises ConfigError for more than `length` tokens."""
+    ) -> _TokenizedQuestion:
+        """The next question, tokenized. Raises ConfigError where it and `room` tokens behind its
+        answer, which a longer rival would take, are more than `length`.
+        """
         question = self.task.ask(random, depth)
-        before, behind = self.around or ("", "")
+        before, behind = self.before_and_behind or ("", "")  # of the user's message in a chat
         # a chat template ends where the reply begins, which no blank opens
-        start = question.start.lstrip() if self.around else question.start
-        # The head begins the text; all other parts stand behind others (`_ids`).
+        answer_start = question.start.lstrip() if self.before_and_behind else question.start
+        # The head begins the text; all other parts continue it.
         head = behind_bos(self.tokenizer.ids(before + question.head), self.bos)
-        tail = self._ids(question.tail + behind + start)
+        tail = self._continuation_ids(question.tail + behind + answer_start)
         items = [
-            _Item(place, sentence=self._ids(f" {text}"), line=self._ids(f"{text}\n"))
+            _Item(
+                place,
+                sentence=self._continuation_ids(f" {text}"),
+                line=self._continuation_ids(f"{text}\n"),
+            )
             for place, text in sorted(question.items, key=lambda item: item[0])
         ]
-        answer = [(self._ids(words), number) for words, number in question.answer]
-        needed = len(head) + len(tail) + room
-        needed += sum(item.most for item in items) + sum(len(ids) for ids, _ in answer)
+        # the number of the answer that the words belong to, or -1 for words between answers
+        answer = [(self._continuation_ids(words), number) for words, number in question.answer]
+        answer_tokens = sum(len(ids) for ids, _ in answer)
+        item_tokens = sum(item.max_tokens for item in items)
+        needed = len(head) + item_tokens + len(tail) + answer_tokens + room
         if needed > length:
             raise self._too_long(needed, length)
-        return _Tokenized(question, head, items, tail, answer, needed)
+        return _TokenizedQuestion(question, head, items, tail, answer, needed)
 
     def _too_long(self, needed: int, length: int) -> ConfigError:
         if self.training:
@@ -217,26 +229,27 @@ class TextQuestions:
             f"{key}={self.name} needs {needed} tokens with this tokenizer, and {advice}"
         )
 
-    def _text(
+    def _draw_text(
         self, random: np.random.Generator, length: int, depth: float | None, room: int
     ) -> _Text:
         """One text of `length` tokens and the last target. `room` tokens stand behind the answer.
 
         The haystack is drawn for the shorter forms of all items. Once their forms are known, it is
         cut at its start by what they have more."""
-        question, head, items, tail, answer, needed = self._fitting(random, length, depth, room)
-        shortest = sum(item.least for item in items)
-        spare = sum(item.most for item in items) - shortest
+        tokenized = self._draw_fitting_question(random, length, depth, room)
+        question, head, items, tail, answer, needed = tokenized
+        shortest = sum(item.min_tokens for item in items)
+        spare = sum(item.max_tokens for item in items) - shortest
         # `needed` counts the longer forms, and the last target is one token more than `length`
-        haystack = self._haystack(random, length + 1 - needed + spare, question)
-        placed = self._placed(items, haystack, spare)
+        haystack = self._draw_haystack(random, length + 1 - needed + spare, question)
+        placed = self._place_items(items, haystack, spare)
         cut = sum(len(ids) for _, ids in placed) - shortest
         at_of_depths = {item.depth: at for item, (at, _) in zip(items, placed, strict=True)}
         at = max(0, at_of_depths.get(depth, 0) - cut)  # tokens before the asked item
         answer_ids = np.concatenate([ids for ids, _ in answer])
         pieces = [
             head,
-            *_woven(haystack.tokens_F, placed, cut),
+            *_haystack_with_items(haystack.tokens_F, placed, cut),
             tail,
             answer_ids,
             np.full(room, answer_ids[-1]),  # any token: no answer reads it
@@ -258,7 +271,7 @@ class TextQuestions:
             depth=at / max(1, len(haystack.tokens_F) - cut),
         )
 
-    def _placed(
+    def _place_items(
         self, items: list[_Item], haystack: _Haystack, spare: int
     ) -> list[tuple[int, np.ndarray]]:
         """(tokens of the haystack before it, its tokens) of each item.
@@ -271,14 +284,16 @@ class TextQuestions:
         placed = []
         for item in items:
             at = int(ends[np.abs(ends - item.depth * len(hay_F)).argmin()])
-            behind_line = at == 0 or self._last(int(hay_F[at - 1])) == "\n"
+            behind_line = at == 0 or self._last_character(int(hay_F[at - 1])) == "\n"
             placed.append((at, item.line if behind_line else item.sentence))
         return placed
 
-    def _haystack(self, random: np.random.Generator, size: int, question: Question) -> _Haystack:
+    def _draw_haystack(
+        self, random: np.random.Generator, size: int, question: Question
+    ) -> _Haystack:
         """Haystack of `size` tokens."""
         if self.task.haystack == "corpus":
-            return self._document(random, size)
+            return self._draw_from_document(random, size)
         others = question.others if self.task.haystack == "items" else None
         source = others or itertools.cycle(NOISE)
         pieces = []
@@ -286,7 +301,7 @@ class TextQuestions:
         total = 0
         while total < size:
             sentences.append(next(source))
-            pieces.append(self._ids(f" {sentences[-1]}"))
+            pieces.append(self._continuation_ids(f" {sentences[-1]}"))
             total += len(pieces[-1])
         cut = total - size
         hay_F = np.concatenate([np.zeros(0, np.int64), *pieces])[cut:]  # also without a piece
@@ -295,7 +310,7 @@ class TextQuestions:
         places = np.r_[0, ends[ends > 0]]  # the start, and the ends that were not cut off
         return _Haystack(hay_F, places, list(begins) if others else [])
 
-    def _document(self, random: np.random.Generator, size: int) -> _Haystack:
+    def _draw_from_document(self, random: np.random.Generator, size: int) -> _Haystack:
         """Haystack of a run of tokens of one document. ConfigError without one that is so long."""
         n_starts_D = np.maximum(self.file.document_lengths() - size + 1, 0)
         if not n_starts_D.any():
@@ -311,33 +326,37 @@ class TextQuestions:
         start = int(self.file.starts[document]) + int(random.integers(n_starts_D[document]))
         hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)
         ids = hay_F.tolist()
-        ends = [at for at in range(1, size + 1) if self._ends(ids[at - 1 : at + 1])]
+        ends = [
+            at for at in range(1, size + 1) if self._ends_line_or_sentence(ids[at - 1 : at + 1])
+        ]
         return _Haystack(hay_F, np.array([0, *(ends or [size])]), [])
 
     @functools.cached_property
-    def _ids(self) -> Encode:
+    def _continuation_ids(self) -> Encode:
         """Function from a piece behind the head to its token ids.
 
         Sentences of the noise come again and again."""
         return functools.lru_cache(10_000)(continuation_encoder(self.tokenizer))
 
-    def _ends(self, ids: list[int]) -> bool:
+    def _ends_line_or_sentence(self, ids: list[int]) -> bool:
         """True if a line ends with the first of one or two tokens, or a sentence that a blank or
         nothing follows.
         """
-        last = self._last(ids[0])
+        last = self._last_character(ids[0])
         if last not in ("\n", ".", "!", "?"):
             return False
         behind = self.tokenizer.decode(ids)[len(self.tokenizer.decode(ids[:1])) :]
         return last == "\n" or not behind or behind[0].isspace()
 
     @functools.cached_property
-    def _last(self) -> Callable[[int], str]:
+    def _last_character(self) -> Callable[[int], str]:
         """Function from a token to its last character but for blanks, "" where there is none."""
         return functools.cache(lambda token: self.tokenizer.decode([token]).rstrip(" ")[-1:])
 
 
-def _woven(hay_F: np.ndarray, placed: list[tuple[int, np.ndarray]], start: int) -> list[np.ndarray]:
+def _haystack_with_items(
+    hay_F: np.ndarray, placed: list[tuple[int, np.ndarray]], start: int
+) -> list[np.ndarray]:
     """Pieces of a haystack from token `start` on with the items (tokens before it, its tokens)."""
     pieces = []
     for at, ids in placed:

@@ -18,7 +18,7 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 
-FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ def open_split(folder: Path, split: str, record: dict) -> TokenFile:
     return TokenFile(names=names, **arrays)
 
 
-def sequences(train: TokenFile, n: int) -> np.ndarray:
+def sequence_hashes(train: TokenFile, n: int) -> np.ndarray:
     """Distinct hashes of all sequences of n tokens of a split."""
-    return np.unique(_hashes(train, n)[0])
+    return np.unique(_hashes_and_documents(train, n)[0])
 
 
 def overlap(held_out: TokenFile, hash_K: np.ndarray, n: int) -> tuple[float, np.ndarray]:
     """(share of the sequences of n tokens inside a document that are in `hash_K`, the same for each
     document [D]).
 
-    A share without any sequence that long is nan. `hash_K` comes from `sequences`. A sequence is
-    wrongly found in it once in about 10^19 / K cases, since hashes are compared."""
-    hash_M, document_M = _hashes(held_out, n)
+    A share without any sequence that long is nan. `hash_K` comes from `sequence_hashes`. A sequence
+    is wrongly found in it once in about 10^19 / K cases, since hashes are compared."""
+    hash_M, document_M = _hashes_and_documents(held_out, n)
     seen_M = np.isin(hash_M, hash_K)
     total_D = np.bincount(document_M, minlength=len(held_out.names))
     with np.errstate(invalid="ignore"):
@@ -113,16 +113,16 @@ def overlap(held_out: TokenFile, hash_K: np.ndarray, n: int) -> tuple[float, np.
     return share, share_D
 
 
-def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _hashes_and_documents(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Hash and document [M] of each sequence of n tokens that lies inside one document.
 
-    The hash is a polynomial in FACTOR, modulo 2^64.
+    The hash is a polynomial in HASH_FACTOR, modulo 2^64.
     """
     token_N = np.asarray(file.tokens).astype(np.uint64)
     count = max(0, len(token_N) - n + 1)
     hash_M = np.zeros(count, np.uint64)
     for step in range(n):
-        hash_M = hash_M * FACTOR + token_N[step : step + count]
+        hash_M = hash_M * HASH_FACTOR + token_N[step : step + count]
     document_M = np.repeat(np.arange(len(file.names)), file.document_lengths())[:count]
     inside_M = np.asarray(file.starts)[document_M + 1] - np.arange(count) >= n
     return hash_M[inside_M], document_M[inside_M]

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 BPE_TRAIN_BYTES = 64 * 2**20
 MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
+TRAINED_NAME = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
-CHOICES = (
+TOKENIZER_CHOICES = (
     "bytes (a token a byte), char (a token a character), bpe (of data.vocab_size entries), the path"
     " of a tokenizer.json or .gguf file, or a hub name such as gpt2"
 )
 
 Encode = Callable[[str], np.ndarray]  # from a text to its ids
-Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
+IdsAndBytes = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 
 def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
@@ -86,7 +86,7 @@ def pretrained_json(tokenizer: str) -> bytes:
     try:
         if is_gguf(file):
             stat = file.stat()  # a changed file is read again
-            return _of_gguf(file, stat.st_mtime_ns, stat.st_size)
+            return _json_of_gguf(file, stat.st_mtime_ns, stat.st_size)
         return read_bytes(file)
     except OSError as error:
         raise ConfigError(
@@ -96,7 +96,7 @@ def pretrained_json(tokenizer: str) -> bytes:
 
 
 @functools.lru_cache(maxsize=2)
-def _of_gguf(file: Path, *_: int) -> bytes:
+def _json_of_gguf(file: Path, *_: int) -> bytes:
     """tokenizer.json of a .gguf file, made once for each state of it: half a second for 49,152
     entries.
     """
@@ -121,13 +121,13 @@ def pretrained_file(tokenizer: str) -> Path:
     if meant:
         raise ConfigError(
             f"data.tokenizer={tokenizer} is no tokenizer here (did you mean {meant}?): choose"
-            f" {CHOICES}."
+            f" {TOKENIZER_CHOICES}."
         )
     is_path = tokenizer.endswith(".json") or os.path.exists(tokenizer)
     if is_path or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]):
         raise ConfigError(
             f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose"
-            f" {CHOICES}."
+            f" {TOKENIZER_CHOICES}."
         )
     from posbench.data.hub import hub_file, hub_miss
 
@@ -190,7 +190,7 @@ def behind_bos(ids: np.ndarray, bos: int | None) -> np.ndarray:
 class TextTokenizer:
     """Common part of all tokenizers: a text or several are encoded, and ids of any kind decoded."""
 
-    def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
+    def encode(self, text: str | Sequence[str]) -> list[int] | list[IdsAndBytes]:
         """Ids of a text; of a list of texts (ids, bytes per token) of each.
 
         Raises ConfigError for anything else."""
@@ -201,11 +201,11 @@ class TextTokenizer:
                 f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a"
                 " str."
             )
-        return self._pieces(text)
+        return self._ids_and_bytes(text)
 
     def ids(self, text: str) -> np.ndarray:
         """Ids of a text, int64 [n]."""
-        return self._pieces([text])[0][0].astype(np.int64)
+        return self._ids_and_bytes([text])[0][0].astype(np.int64)
 
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
         """Text of ids, a list or an array of any shape.
@@ -230,7 +230,7 @@ class ByteTokenizer(TextTokenizer):
     vocab_size = 256
     bytes_dtype = np.uint8
 
-    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
+    def _ids_and_bytes(self, texts: Sequence[str]) -> list[IdsAndBytes]:
         bytes_of_texts = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
         return [(ids, np.ones(len(ids), dtype=np.uint8)) for ids in bytes_of_texts]
 
@@ -252,7 +252,7 @@ class BPETokenizer(TextTokenizer):
         self.bytes_dtype = np.uint8 if lengths.max() < 256 else np.uint16
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
-    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
+    def _ids_and_bytes(self, texts: Sequence[str]) -> list[IdsAndBytes]:
         pieces = []
         for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False):
             ids = np.array(encoding.ids, dtype=np.int64)
@@ -274,10 +274,10 @@ class CharTokenizer(TextTokenizer):
         characters = sorted(token for token in vocabulary if len(token) == 1)
         self.codes_C = np.array([ord(character) for character in characters], dtype=np.uint32)
 
-    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        return [self._piece(text) for text in texts]
+    def _ids_and_bytes(self, texts: Sequence[str]) -> list[IdsAndBytes]:
+        return [self._ids_and_bytes_of(text) for text in texts]
 
-    def _piece(self, text: str) -> Pieces:
+    def _ids_and_bytes_of(self, text: str) -> IdsAndBytes:
         """Ids and bytes per token; a character that has no token takes one for each byte."""
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # in UTF-8
@@ -313,17 +313,17 @@ class PretrainedTokenizer(TextTokenizer):
         self.model, self.name = model, name
         self.vocab_size = count_ids(model, name)
 
-    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
+    def _ids_and_bytes(self, texts: Sequence[str]) -> list[IdsAndBytes]:
         pieces = []
         with foreign_errors(self.name):
             encodings = self.model.encode_batch(texts, add_special_tokens=False)
             for text, encoding in zip(texts, encodings, strict=True):
                 ids = np.array(encoding.ids, dtype=np.int64)
-                pieces.append((ids, owned_bytes(text, _without_mark(text, encoding))))
+                pieces.append((ids, owned_bytes(text, _offsets_without_mark(text, encoding))))
         return pieces
 
 
-def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
+def _offsets_without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
     """Offsets of tokens.
 
     A first token that is a blank alone, put before a text that begins with none, stands for no
@@ -381,7 +381,7 @@ def read_tokenizer(name: str, content: bytes) -> CharTokenizer | BPETokenizer | 
         model = tokenizers.Tokenizer.from_buffer(content)
     if name == "char":
         return CharTokenizer(model)
-    return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)
+    return BPETokenizer(model) if TRAINED_NAME.fullmatch(name) else PretrainedTokenizer(model, name)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:

@@ -190,7 +190,7 @@ class Trainer:
         losses = {"loss": [], "task_loss": []}
         first = self.step - len(self.recent)
         for number, finished in enumerate(self.recent, first):
-            on_task = isinstance(self.batches, MixedBatches) and self.batches.asks(number)
+            on_task = isinstance(self.batches, MixedBatches) and self.batches.is_task_step(number)
             losses["task_loss" if on_task else "loss"].append(finished.loss)
         return {name: math.fsum(values) / len(values) for name, values in losses.items() if values}
 

@@ -15,7 +15,7 @@ from test_text_tasks import questions
 from tokenizers import Tokenizer
 
 from posbench.common.errors import ConfigError
-from posbench.data.chat import MESSAGE, around, chat_template
+from posbench.data.chat import MESSAGE, chat_template, text_around_message
 from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import PretrainedTokenizer
@@ -94,7 +94,7 @@ def test_a_prompt_is_that_of_transformers(name, file):
     expected = theirs.apply_chat_template(
         [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
     )
-    before, behind = around({"template": TEMPLATES[name], **OWN})
+    before, behind = text_around_message({"template": TEMPLATES[name], **OWN})
     assert before + said + behind == expected and said in expected
     ids = theirs.apply_chat_template(
         [{"role": "user", "content": said}], add_generation_prompt=True, return_dict=False
@@ -103,7 +103,9 @@ def test_a_prompt_is_that_of_transformers(name, file):
 
 
 def test_a_date_is_the_same_every_day():
-    assert around({"template": "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}."}) == (
+    assert text_around_message(
+        {"template": "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}."}
+    ) == (
         "26 Jul 2024 ",
         ".",
     )
@@ -172,7 +174,13 @@ def test_what_is_no_template_is_refused_in_one_sentence(config, reason, file, tm
 def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
     plain = questions(name, tokenizer(file))
     made = TextQuestions(
-        plain.task, name, "test", plain.file, plain.tokenizer, None, around({"template": CHATML})
+        plain.task,
+        name,
+        "test",
+        plain.file,
+        plain.tokenizer,
+        None,
+        text_around_message({"template": CHATML}),
     )
     for length in (3000, 3001):
         part = made.parts(length)[0]
@@ -264,7 +272,7 @@ def test_a_chat_that_cannot_be_is_refused(words, reason, cli):  # noqa: F811
 def test_a_prompt_has_one_bos_whoever_writes_it(name, file):
     plain, template = (
         questions("passkey", tokenizer(file)),
-        around({"template": TEMPLATES[name], **OWN}),
+        text_around_message({"template": TEMPLATES[name], **OWN}),
     )
 
     def begin(bos):

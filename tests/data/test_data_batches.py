@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posbench.data.batches import Batches, WindowSequence
-from posbench.data.tokenfile import TokenFile, overlap, sequences
+from posbench.data.tokenfile import TokenFile, overlap, sequence_hashes
 
 
 def numbered(*lengths):
@@ -35,7 +35,7 @@ def test_an_epoch_holds_every_window_once_and_the_next_has_others():
     windows.first_tokens(0, 40)
     first, second = (
         windows.first_tokens(a, b - a)
-        for a, b in zip(windows._ends[:2], windows._ends[1:3], strict=True)
+        for a, b in zip(windows._windows_before[:2], windows._windows_before[1:3], strict=True)
     )
     for epoch in (first, second):
         for start, length in ((0, 100), (100, 57), (157, 10)):
@@ -53,9 +53,10 @@ def test_a_batch_may_straddle_epochs_and_loses_no_window():
     batches = Batches(tokens, [7], 21, seed=3, bos=None)
     drawn = np.concatenate([batches.at(step)[0][:, 0].numpy() for step in range(8)])
     windows = batches.windows[7]
-    assert len(set(drawn[: windows._ends[1]])) == windows._ends[1]
+    assert len(set(drawn[: windows._windows_before[1]])) == windows._windows_before[1]
     assert (
-        len(set(drawn[windows._ends[1] : windows._ends[2]])) == windows._ends[2] - windows._ends[1]
+        len(set(drawn[windows._windows_before[1] : windows._windows_before[2]]))
+        == windows._windows_before[2] - windows._windows_before[1]
     )
 
 
@@ -78,7 +79,7 @@ def test_several_lengths_are_drawn_evenly_and_fill_the_step():
     long = np.concatenate(
         [batches.at(step)[0][:, 0].numpy() for step in range(400) if shapes[step] == (2, 50)]
     )
-    first_epoch = batches.windows[50]._ends[
+    first_epoch = batches.windows[50]._windows_before[
         1
     ]  # each length goes through its own windows, none skipped at the other's steps
     assert long[:first_epoch].tolist() == batches.windows[50].first_tokens(0, first_epoch).tolist()
@@ -116,7 +117,7 @@ def tokens(*documents):
 
 def test_overlaps_are_those_counted_by_hand():
     train = tokens([1, 2, 3, 4, 5], [7, 8])
-    share, share_D = overlap(tokens([9, 2, 3, 4, 9], [5, 7, 8], [1]), sequences(train, 3), 3)
+    share, share_D = overlap(tokens([9, 2, 3, 4, 9], [5, 7, 8], [1]), sequence_hashes(train, 3), 3)
     assert (
         share == 1 / 4 and share_D[:2].tolist() == [1 / 3, 0] and np.isnan(share_D[2])
     )  # 5 7 8 stands across two documents only
@@ -134,6 +135,7 @@ def test_overlaps_of_random_text_are_those_of_sets_of_tuples():
     known = {one for document in train for one in found_by_hand(document)}
     found = [one in known for document in held for one in found_by_hand(document)]
     assert (
-        overlap(tokens(*held), sequences(tokens(*train), 5), 5)[0] == pytest.approx(np.mean(found))
+        overlap(tokens(*held), sequence_hashes(tokens(*train), 5), 5)[0]
+        == pytest.approx(np.mean(found))
         and 0 < np.mean(found) < 1
     )

@@ -10,7 +10,7 @@ from test_data import data_config, write
 
 from posbench.common.errors import ConfigError
 from posbench.data import prepare
-from posbench.data.pysource import PySource, _version, rows_digest, verified_rows
+from posbench.data.pysource import PySource, _installed_version, rows_digest, verified_rows
 
 # A wheel as pip leaves it, with rows that pip adds.
 FILES = {
@@ -38,9 +38,9 @@ def wheel(tmp_path, monkeypatch):
     metadata = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
     write(site, {"small-1.0.dist-info/RECORD": record, "small-1.0.dist-info/METADATA": metadata})
     monkeypatch.syspath_prepend(str(site))
-    verified_rows.cache_clear(), _version.cache_clear()
+    verified_rows.cache_clear(), _installed_version.cache_clear()
     yield site, rows_digest(rows)
-    verified_rows.cache_clear(), _version.cache_clear()
+    verified_rows.cache_clear(), _installed_version.cache_clear()
 
 
 def small(digest, version="1.0", package="small"):

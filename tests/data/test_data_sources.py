@@ -8,7 +8,7 @@ from test_data import data_config, write
 
 from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
-from posbench.data.books import after_line
+from posbench.data.books import from_next_line
 from posbench.data.hub import join_articles
 from posbench.data.sources import make_source
 
@@ -112,7 +112,7 @@ def test_a_copy_of_a_test_book_is_in_no_other_split_whatever_is_skipped(tmp_path
         "train/copy.txt": BOOKS["test/t.txt"],
         "validation/copy.txt": BOOKS["test/t.txt"],
     }
-    copies["train-extra/rest.txt"] = after_line(BOOKS["test/t.txt"], 8)
+    copies["train-extra/rest.txt"] = from_next_line(BOOKS["test/t.txt"], 8)
     write(
         tmp_path,
         {**copies, **({"MANIFEST.jsonl": manifest(sorted(copies), copies)} if listed else {})},
@@ -200,12 +200,12 @@ def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
 
 
 def test_skipping_ends_at_a_line_and_in_a_book_of_one_line_at_a_character():
-    assert after_line("abc\ndef\nghi", 4) == "def\nghi"
-    assert after_line("abc\ndef\nghi", 5) == "ghi"
+    assert from_next_line("abc\ndef\nghi", 4) == "def\nghi"
+    assert from_next_line("abc\ndef\nghi", 5) == "ghi"
     assert (
-        after_line("abc\u00e9def", 4),
-        after_line("abc\u00e9def\n", 4),
-        after_line("abc", 4),
+        from_next_line("abc\u00e9def", 4),
+        from_next_line("abc\u00e9def\n", 4),
+        from_next_line("abc", 4),
     ) == ("def", "def\n", "")
 
 

@@ -45,7 +45,7 @@ def data(**changed) -> dict:
 @pytest.mark.parametrize("share", [0.01, 0.25, 1 / 3, 0.5, 0.9])
 def test_the_task_has_its_share_of_the_steps_evenly(share):
     made = mixed(share)
-    asked = [made.asks(step) for step in range(1000)]
+    asked = [made.is_task_step(step) for step in range(1000)]
     assert abs(sum(asked) - 1000 * share) < 1 + 1e-6
     for first in range(0, 900, 100):
         assert abs(sum(asked[first : first + 100]) - 100 * share) <= 1
@@ -55,9 +55,9 @@ def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
     made, seen = mixed(), {True: 0, False: 0}
     forward = [mixed().at(step) for step in range(20)]
     for step in range(20):
-        asks = made.asks(step)
-        inputs_BT, targets_BT = (made.task if asks else made.text).at(seen[asks])
-        seen[asks] += 1
+        is_task_step = made.is_task_step(step)
+        inputs_BT, targets_BT = (made.task if is_task_step else made.text).at(seen[is_task_step])
+        seen[is_task_step] += 1
         assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
         assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
         parts = [
@@ -68,11 +68,11 @@ def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
         ).equal(targets_BT)
         assert (
             (inputs_BT.min() >= VOCAB and inputs_BT.max() < VOCAB + 20)
-            if asks
+            if is_task_step
             else inputs_BT.max() < VOCAB
         )
         known = targets_BT[targets_BT != IGNORED]
-        assert known.min() >= VOCAB if asks else known.max() < VOCAB
+        assert known.min() >= VOCAB if is_task_step else known.max() < VOCAB
     assert (
         made.at(19)[0].equal(forward[19][0])
         and made.at(2)[0].equal(forward[2][0])
@@ -101,7 +101,7 @@ def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_l
     made = Trainer(
         tiny(), mixed_corpus(), config(), 0, torch.device("cpu"), lambda n, step: n
     ).batches
-    assert kinds == [{"task_loss"} if made.asks(step) else {"loss"} for step in range(12)]
+    assert kinds == [{"task_loss"} if made.is_task_step(step) else {"loss"} for step in range(12)]
     pairs = [
         (line, [one for one in lines if line["step"] - 2 < one["step"] <= line["step"]])
         for line in log_of(tmp_path / "whole")
@@ -190,7 +190,7 @@ def test_a_question_that_never_fits_is_refused_and_one_that_may_is_drawn_again(t
         in_words(tmp_path, 300_000)
     random, asked = np.random.default_rng(0), in_words(tmp_path, 900).split
     # keys of several lengths
-    needed = [asked._tokenized(random, 900, None).needed for _ in range(50)]
+    needed = [asked._draw_tokenized_question(random, 900, None).needed for _ in range(50)]
     tight = in_words(tmp_path, sorted(needed)[25] + 60).split
     assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (
         30,

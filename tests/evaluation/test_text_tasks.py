@@ -130,7 +130,7 @@ def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer
 @pytest.mark.parametrize("kind", ["normalizer", "always", "first"])
 @pytest.mark.parametrize("around", [None, ("<|user|>\n", "<|user|>\n")])
 def test_pieces_have_the_tokens_of_running_text(kind, around):
-    made = replace(questions("passkey", marked(kind)), around=around)
+    made = replace(questions("passkey", marked(kind)), before_and_behind=around)
     drawn = made.draw(900, 1, [0], depth=0.5)
     ids = np.r_[drawn.inputs_NT[0], drawn.targets_NT[0, -1]]
     text = "".join(map(made.tokenizer.model.id_to_token, ids))

@@ -242,7 +242,7 @@ def test_memory_of_digests_is_only_a_memory(world, capfd):
     for content in ("{", json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
         (world.root / "cache" / "digests.json").write_text(content)
         assert "nothing to do" in run(capfd, world).stdout
-        sources._seen.clear()
+        sources._known_digests.clear()
 
 
 def test_a_cache_on_a_read_only_disk_is_read(world, capfd, monkeypatch):

@@ -34,7 +34,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
-from posbench.data.chat import around
+from posbench.data.chat import text_around_message
 from posbench.data.task import IGNORED, Examples, TaskSplit, TextTask, make_text_task
 from posbench.data.text_questions import TextQuestions, rank_answers, texts_with_rivals
 from posbench.data.tokenfile import TokenFile
@@ -319,7 +319,7 @@ def word_questions(
     they need is known.
     """
     (node,) = config.tasks
-    chat = around(config.chat) if config.chat else None
+    chat = text_around_message(config.chat) if config.chat else None
     task = make_text_task(node)
     return TextQuestions(
         task, node["name"], config.split, file, tokenizer, bos, chat, config.rivals

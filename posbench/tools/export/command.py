@@ -14,7 +14,7 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import JobConfig, ModelConfig
 from posbench.data import prepare
-from posbench.data.chat import of_gguf
+from posbench.data.chat import chat_of_gguf
 from posbench.data.sources import OF_TEXT, TASK
 from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
@@ -223,7 +223,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
     file = None if data["tokenizer"] in OF_TEXT else pretrained_file(data["tokenizer"])
     if file and is_gguf(file):
-        for key, value in of_gguf(file).items():
+        for key, value in chat_of_gguf(file).items():
             if isinstance(value, str):
                 # The other keys have the names that tokenizer_config.json gives them.
                 settings["chat_template" if key == "template" else key] = value

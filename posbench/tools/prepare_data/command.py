@@ -62,9 +62,9 @@ def _split_line(split: str, tokens: "TokenFile") -> str:
 
 
 def _print_overlap(corpus: "Corpus") -> None:
-    from posbench.data.tokenfile import overlap, sequences
+    from posbench.data.tokenfile import overlap, sequence_hashes
 
-    training = sequences(corpus.train, SEQUENCE)
+    training = sequence_hashes(corpus.train, SEQUENCE)
     for split in ("validation", "test"):
         share, share_D = overlap(getattr(corpus, split), training, SEQUENCE)
         copied = int((share_D > 0.5).sum())
