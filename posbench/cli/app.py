@@ -49,9 +49,9 @@ from posbench.config.peer_words import KEYS_ELSEWHERE, like
 from posbench.config.schema import LISTS, check_config
 from posbench.config.typed_args import shown
 
-SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+ONLY_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 # flags that Hydra answers without a job
-ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")
+FLAGS_OF_HYDRA = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")
 
 
 class ComposedJob(NamedTuple):
@@ -80,20 +80,22 @@ def _run(command: Command) -> int | None:
     """Do what sys.argv asks of a command: print what Hydra answers, or compose jobs and execute it.
     Returns the exit code.
     """
-    flags = _flags_first(command)
+    flags = _parsed_flags(command)
     _adapt_hydra()
     if flags.config_dir:
-        _import_from(flags.config_dir)
-    if any(getattr(flags, name) for name in ANSWERED):  # --help and the like, which Hydra answers
+        _make_importable(flags.config_dir)
+    if any(
+        getattr(flags, name) for name in FLAGS_OF_HYDRA
+    ):  # --help and the like, which Hydra answers
         # makes Hydra raise its errors instead of printing many lines
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)
-        with _one_sentence():
+        with _errors_as_one_sentence():
             main(lambda _: None)()
         return 0
     folder = os.path.abspath(flags.config_path or CONFIGS)
     with hydra.initialize_config_dir(folder, job_name=command.yaml, version_base="1.3"):
-        with _one_sentence():
+        with _errors_as_one_sentence():
             composed = _compose(flags, flags.config_name or command.yaml)
         return _execute(command, composed)
 
@@ -101,13 +103,13 @@ def _run(command: Command) -> int | None:
 def _adapt_hydra() -> None:
     """Hide yamls that are parts of others, and schemas of launchers, which refuse posbench's."""
     # Hydra calls it for listings, completion and glob(*)
-    ConfigRepository.get_group_options = _choices
+    ConfigRepository.get_group_options = _visible_choices
     Plugins.instance()  # registers the schemas
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         ConfigStore.instance().repo["hydra"]["launcher"].pop(path.name, None)
 
 
-def _import_from(config_dir: str) -> None:
+def _make_importable(config_dir: str) -> None:
     """Find classes that lie beside the user's yamls, in this process and its children."""
     folders = [os.path.abspath(config_dir)]
     sys.path.insert(0, folders[0])
@@ -129,7 +131,7 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     sweeper = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True)
     for target in (launcher.pop("_target_", None), sweeper["_target_"]):
-        if target not in (None, SWEEPER):
+        if target not in (None, ONLY_SWEEPER):
             raise ConfigError(
                 f"{target} is not supported for trainings: choose hydra/launcher=grid, basic,"
                 " joblib or submitit_slurm."
@@ -143,7 +145,9 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     groups = {word.lstrip("+~").partition(".")[0] for word in later}
     jobs = []
     for choices in swept([*axes, *job_words]):
-        with _one_sentence(" ".join(word for word in choices if word.partition("=")[0] in groups)):
+        with _errors_as_one_sentence(
+            " ".join(word for word in choices if word.partition("=")[0] in groups)
+        ):
             jobs.append(ComposedJob(composer.values(choices), choices))
     return Composed(jobs, composer, launcher, sweep)
 
@@ -179,14 +183,14 @@ def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None
     """Raise ConfigError for a word of configs/run.yaml that has no effect on this command.
 
     `name` is that of the sweep, if it was typed."""
-    if name and not command.named:
+    if name and not command.takes_name:
         raise ConfigError(
             f"name={shown(name)} names a sweep and has no effect on scripts/{command.name}.py:"
             " leave it out."
         )
     effective = {  # key: names of the commands that it has an effect on
-        "dry": [other.name for other in COMMANDS if other.dry],
-        "out": [other.name for other in COMMANDS if other.writes == "out"],
+        "dry": [other.name for other in COMMANDS if other.takes_dry],
+        "out": [other.name for other in COMMANDS if other.folder_key == "out"],
     }
     for key, names in effective.items():
         values = [cfg[key] for cfg in cfgs if cfg[key]]
@@ -196,7 +200,7 @@ def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None
                 f" {', '.join(names)}: leave it out."
             )
     report_dir = cfgs[0]["report_dir"]
-    if report_dir and command.writes == "out":
+    if report_dir and command.folder_key == "out":
         raise ConfigError(
             f"report_dir={report_dir} has no effect on scripts/{command.name}.py, which writes into"
             f" out=: give out={report_dir} instead."
@@ -204,7 +208,7 @@ def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None
 
 
 @contextlib.contextmanager
-def _one_sentence(words: str = "") -> Iterator[None]:
+def _errors_as_one_sentence(words: str = "") -> Iterator[None]:
     """Turn errors of Hydra, and of what it reads, into one sentence that begins with `words`."""
     try:
         yield
@@ -229,7 +233,7 @@ def _one_sentence(words: str = "") -> Iterator[None]:
         ) from error
 
 
-def _flags_first(command: Command) -> argparse.Namespace:
+def _parsed_flags(command: Command) -> argparse.Namespace:
     """Flags of sys.argv, and its words as `overrides`. Flags move first, as Hydra needs them."""
     parser = get_args_parser()
     parser.error = _refuse_flag
@@ -269,18 +273,18 @@ def _refuse_flag(message: str) -> NoReturn:
 def _with_key(word: str, command: Command, sweep: bool) -> str:
     """A word as Hydra reads it.
 
-    A word without a key is that of the command's `keyed`, a report's out= is its report_dir, and
+    A word without a key is that of the command's `add_key`, a report's out= is its report_dir, and
     where nothing is swept lengths=64,128 is a list."""
     key, equals, value = word.partition("=")
-    if command.keyed and not equals:
-        return command.keyed(word)
+    if command.add_key and not equals:
+        return command.add_key(word)
     if key in GROUPS and value.startswith("["):
         choices = value.strip("[]").replace(" ", "")
         raise ConfigError(
             f"{word} lists several choices, and a job has one: for a job with each, type -m"
             f" {key}={choices}."
         )
-    if key == "out" and command.writes == "report_dir":
+    if key == "out" and command.folder_key == "report_dir":
         return f"report_dir={value}"
     is_list = key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)
     return f"{key}=[{value}]" if is_list and not sweep else word
@@ -289,7 +293,7 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
 _ALL_CHOICES = ConfigRepository.get_group_options
 
 
-def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
+def _visible_choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
     """Choices of a group without the yamls whose name begins with _, which only serve as parts of
     others.
     """

@@ -11,7 +11,7 @@ from posbench.data.sources import WITHOUT_FILE
 from posbench.results.run_metadata import ABSENT, OWN_FILES, text
 from posbench.runs.directory import Run
 
-OF_CHECKPOINT = {  # keys that describe a checkpoint
+CHECKPOINT_KEYS = {  # keys that describe a checkpoint
     "model",
     "model.path",
     "model.own_scaling",
@@ -60,8 +60,8 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
     ]
     if differing:
         raise ConfigError(
-            f"run={Path(cfg['run'])} was trained with {_as_words(trained, differing)}, which"
-            f" {_as_words(requested, differing)} cannot change: leave out what describes a"
+            f"run={Path(cfg['run'])} was trained with {_typed_words(trained, differing)}, which"
+            f" {_typed_words(requested, differing)} cannot change: leave out what describes a"
             " training, or leave out run= to make that training."
         )
 
@@ -101,15 +101,15 @@ def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str,
     """
     idle = [
         key
-        for key in keys - OF_CHECKPOINT
+        for key in keys - CHECKPOINT_KEYS
         # another block of an experiment's grid may choose a model with other keys
-        if key.split(".")[0] in groups and _value(cfg, key) != ABSENT
+        if key.split(".")[0] in groups and _dotted_value(cfg, key) != ABSENT
     ]
     if cfg["seed"] and "seed" in keys:  # 0, the default, changes nothing
         idle.append("seed")
     if idle:
         raise ConfigError(
-            f"{weights} is trained already, so {_as_words(cfg, sorted(idle))} would have no"
+            f"{weights} is trained already, so {_typed_words(cfg, sorted(idle))} would have no"
             " effect: leave it out (of what describes a training, train.length alone is taken)."
         )
 
@@ -126,16 +126,16 @@ def _training_settings(cfg: dict) -> dict:
 def _shared_value(settings: dict, key: str) -> object:
     """Value of a dotted key that two trainings share; of a text all but its name, which changes
     nothing."""
-    value = _value(settings, key)
+    value = _dotted_value(settings, key)
     if key == "data" and isinstance(value, dict):
         return {name: item for name, item in value.items() if name != "name"}
     return value
 
 
-def _value(settings: object, key: str, default: object = ABSENT) -> object:
+def _dotted_value(settings: object, key: str, default: object = ABSENT) -> object:
     """Value of a dotted key, or the default.
 
-    >>> _value({"train": {"steps": 5}}, "train.steps")
+    >>> _dotted_value({"train": {"steps": 5}}, "train.steps")
     5
     """
     for part in key.split("."):
@@ -145,11 +145,11 @@ def _value(settings: object, key: str, default: object = ABSENT) -> object:
     return settings
 
 
-def _as_words(settings: dict, keys: list[str]) -> str:
+def _typed_words(settings: dict, keys: list[str]) -> str:
     """Words that set these keys, such as "encoding=rope train.steps=500"."""
     words = []
     for key in keys:
-        value = _value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT))
+        value = _dotted_value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT))
         if isinstance(value, dict) and key == "data":
             is_own = (value.get("source") or {}).get("_target_") == SOURCE
             value = OWN_FILES if is_own else value.get("name")

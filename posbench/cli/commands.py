@@ -24,21 +24,21 @@ class Command(NamedTuple):
 
     name: str
     group: str  # one of GROUPS
-    place: str  # "FOLDER:function": of posbench/tools/FOLDER/command.py
+    function_place: str  # "FOLDER:function": of posbench/tools/FOLDER/command.py
     yaml: str = ""  # configs/YAML.yaml, composed by Hydra; "": the function gets the words
-    writes: str = ""  # key of its folder: out, or report_dir, which may be typed as out too
-    dry: bool = False  # dry=true has an effect
+    folder_key: str = ""  # key of its folder: out, or report_dir, which may be typed as out too
+    takes_dry: bool = False  # dry=true has an effect
     words: tuple[str, ...] = ()  # put before those that are typed
-    keyed: Callable[[str], str] | None = None  # a word without a key to key=value
+    add_key: Callable[[str], str] | None = None  # a word without a key to key=value
 
     @property
-    def named(self) -> bool:
+    def takes_name(self) -> bool:
         """True if the name of a sweep has an effect: on what is run, or on a folder of results."""
-        return self.dry or self.name in ("report", "anatomy")
+        return self.takes_dry or self.name in ("report", "anatomy")
 
     def function(self) -> Callable[..., int | None]:
         """Function of a request, or of the words without a yaml; imported by this call alone."""
-        folder, _, name = self.place.partition(":")
+        folder, _, name = self.function_place.partition(":")
         return getattr(importlib.import_module(f"posbench.tools.{folder}.command"), name)
 
 
@@ -50,45 +50,54 @@ def _keyed_model(word: str) -> str:
 
 
 def _keyed_engine(word: str) -> str:
+    """Word for an engine's rows that were typed without a key: a run, or an eval json."""
     return f"engine={word}"
 
 
 COMMANDS = [  # in the order of posbench --help
-    Command("demo", EVERYDAY, "run:run_and_report", "run", dry=True, words=("experiment=demo",)),
-    Command("run", EVERYDAY, "run:run", "run", dry=True),
-    Command("report", EVERYDAY, "report:report", "report", writes="report_dir"),
+    Command(
+        "demo", EVERYDAY, "run:run_and_report", "run", takes_dry=True, words=("experiment=demo",)
+    ),
+    Command("run", EVERYDAY, "run:run", "run", takes_dry=True),
+    Command("report", EVERYDAY, "report:report", "report", folder_key="report_dir"),
     Command("compare", EVERYDAY, "compare:compare_words"),
     Command("plot", EVERYDAY, "plot:plot_words"),
     Command("explore", EVERYDAY, "explore:explore_command"),
     Command(
-        "look", EVERYDAY, "look:look", "look", writes="report_dir", dry=True, keyed=_keyed_model
+        "look",
+        EVERYDAY,
+        "look:look",
+        "look",
+        folder_key="report_dir",
+        takes_dry=True,
+        add_key=_keyed_model,
     ),
     Command("explain", MODELS, "explanation:explain"),
-    Command("advise", MODELS, "advice:advise", "advise", writes="report_dir", dry=True),
+    Command("advise", MODELS, "advice:advise", "advise", folder_key="report_dir", takes_dry=True),
     Command(
         "identify",
         MODELS,
         "identify:identify",
         "identify",
-        writes="out",
-        dry=True,
-        keyed=_keyed_engine,
+        folder_key="out",
+        takes_dry=True,
+        add_key=_keyed_engine,
     ),
-    Command("harness", MODELS, "harness:harness", "harness", writes="out"),
-    Command("export_hf", MODELS, "export:export", "export_hf", writes="out"),
-    Command("anatomy", MODELS, "anatomy:anatomy", "anatomy", writes="report_dir"),
+    Command("harness", MODELS, "harness:harness", "harness", folder_key="out"),
+    Command("export_hf", MODELS, "export:export", "export_hf", folder_key="out"),
+    Command("anatomy", MODELS, "anatomy:anatomy", "anatomy", folder_key="report_dir"),
     Command(
         "search_factors",
         MODELS,
         "factors:search_factors",
         "search_factors",
-        writes="out",
-        dry=True,
+        folder_key="out",
+        takes_dry=True,
     ),
     Command("runs", DATA_AND_RUNS, "runs:runs"),
     Command("prepare_data", DATA_AND_RUNS, "prepare_data:prepare_data", "prepare_data"),
-    Command("claims", MAINTAINERS, "claims:claims", "claims", writes="report_dir"),
-    Command("reproduce", MAINTAINERS, "reproduce:reproduce", "reproduce", dry=True),
+    Command("claims", MAINTAINERS, "claims:claims", "claims", folder_key="report_dir"),
+    Command("reproduce", MAINTAINERS, "reproduce:reproduce", "reproduce", takes_dry=True),
     Command("gallery", MAINTAINERS, "anatomy:gallery"),
     Command("compat", MAINTAINERS, "anatomy:compat"),
     Command("benchmark", MAINTAINERS, "benchmark:benchmark"),

@@ -8,7 +8,7 @@ import sys
 
 from posbench import __version__
 from posbench.cli.commands import COMMANDS, GROUPS, find_command
-from posbench.cli.key_help import docstring_line, explain_words, own_folders
+from posbench.cli.key_help import docstring_line, explain_words, keys_and_folders
 from posbench.cli.start import run_command
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import exit_code
@@ -28,7 +28,7 @@ def _run(name: str, words: list[str]) -> None:
     """Run a command by its name, or print the help, the version or what a shell completes (-sc)."""
     names = [command.name for command in COMMANDS]
     if name == "help" and words:
-        keys, folders = own_folders(words)
+        keys, folders = keys_and_folders(words)
         print(explain_words(keys, folders) if keys else _help())
     elif name in ("-h", "--help", "help"):
         print(_help())
@@ -58,6 +58,7 @@ def _complete(names: list[str]) -> None:
 
 
 def _help() -> str:
+    """Text of posbench --help: how a command is called, and the list of all."""
     return (
         "posbench COMMAND ... is the same as python scripts/COMMAND.py ... Paths are relative to"
         f" the working directory.\n{''.join(map(_group_help, GROUPS))}\nposbench COMMAND --help"

@@ -13,17 +13,17 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.layout import wrapped
 from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
 
-LINE = re.compile(
+YAML_LINE = re.compile(
     r"(?P<indent> *)(?:- )?(?P<key>[A-Za-z_]\w*):"
     r"(?: +(?P<value>(?:[^#]|(?<! )#)*?))?(?: +# ?(?P<comment>.*))?$"
 )
 # between two sentences
-SENTENCE = re.compile(r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python ")
+SENTENCE_END = re.compile(r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python ")
 # at a line of the comment that is a command
-COMMAND = re.compile(r"\n(?:python|make|pip) ")
-CHOSEN = re.compile(r"  - (\w+): (\w+)")  # a choice in the defaults of configs/run.yaml
-SKIPPED = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
-WIDE = 100  # columns
+COMMAND_LINE = re.compile(r"\n(?:python|make|pip) ")
+DEFAULT_CHOICE = re.compile(r"  - (\w+): (\w+)")  # a choice in the defaults of configs/run.yaml
+SKIPPED_KEYS = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
+TEXT_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS,)) -> str
     return "\n\n".join(_explain(word, folders) for word in words)
 
 
-def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
+def keys_and_folders(words: list[str]) -> tuple[list[str], list[Path]]:
     """Words without --config-dir DIR, and the folders of yamls: ["seed"], [configs, DIR].
 
     Raises ConfigError for a DIR that is not there."""
@@ -69,7 +69,7 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
 
     Raises ConfigError for a word that is none of them.
     """
-    groups = _groups(folders)
+    groups = _yamls_of_groups(folders)
     group, equals, name = word.partition("=")
     described = list(_described_keys(groups))
     if group in groups and not name:
@@ -90,7 +90,9 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
     script = SCRIPTS / f"{word}.py"
     if script.is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
-    choices = [f"{group}={stem}" for group, files in groups.items() for stem in _listed(files)]
+    choices = [
+        f"{group}={stem}" for group, files in groups.items() for stem in _choice_names(files)
+    ]
     near = did_you_mean(word, [*groups, *choices, *(entry.key for entry in described)])
     raise ConfigError(
         f"{word} is no key and no choice{near}: posbench help extension lists choices, posbench run"
@@ -99,17 +101,18 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
 
 
 def _explain_group(group: str, files: dict[str, Path], folders: Sequence[Path]) -> str:
+    """Text on a group: its choices, each with the first sentence about it."""
     lines = [f"{group}: one of"]
-    for name in _listed(files):
-        about = COMMAND.split(_about(files[name], folders))[0].replace("\n", " ")
-        lines.append(f"  {group}={name:24} {SENTENCE.split(about)[0]}".rstrip())
+    for name in _choice_names(files):
+        about = COMMAND_LINE.split(_beginning_of_yaml(files[name], folders))[0].replace("\n", " ")
+        lines.append(f"  {group}={name:24} {SENTENCE_END.split(about)[0]}".rstrip())
     return "\n".join([*lines, f"posbench help {group}=NAME says more of one."])
 
 
 def _explain_yaml(title: str, file: Path, folders: Sequence[Path], entries: list[Described]) -> str:
     """Text on a yaml and its keys, below each other."""
-    about = f"{title}{_about(file, folders)}".rstrip(": ")
-    return "\n".join([about, *(_text([entry]) for entry in entries)])
+    about = f"{title}{_beginning_of_yaml(file, folders)}".rstrip(": ")
+    return "\n".join([about, *(_text_on_key([entry]) for entry in entries)])
 
 
 def _explain_key(word: str, entries: list[Described]) -> str:
@@ -123,24 +126,24 @@ def _explain_key(word: str, entries: list[Described]) -> str:
     shared: dict[tuple[str, str], list[Described]] = {}  # {(key, comment): entries}
     for entry in sorted(entries, key=order):
         shared.setdefault((entry.key, entry.comment), []).append(entry)
-    return "\n".join(_text(group) for group in shared.values())
+    return "\n".join(_text_on_key(group) for group in shared.values())
 
 
 def _is_default(entry: Described, entries: list[Described]) -> bool:
     """True if a command that chooses nothing has this default."""
     group = entry.key.partition(".")[0]
     run_yaml = (CONFIGS / "run.yaml").read_text(encoding="utf-8")
-    choices = dict(CHOSEN.findall(run_yaml))  # {group: its choice}
+    choices = dict(DEFAULT_CHOICE.findall(run_yaml))  # {group: its choice}
     chosen = f"{group}={choices[group]}" if group in choices else None
     if entry.choice is None:  # of all choices, unless the chosen one has another default
         return not any(other.key == entry.key and other.choice == chosen for other in entries)
     return entry.choice == chosen
 
 
-def _text(entries: list[Described]) -> str:
+def _text_on_key(entries: list[Described]) -> str:
     """Text on entries of one key and comment, with a line for each default.
 
-    >>> print(_text([Described("model.d_model", "128", "channels", "model=small")]))
+    >>> print(_text_on_key([Described("model.d_model", "128", "channels", "model=small")]))
     model.d_model = 128   (model=small)
         channels
     """
@@ -154,23 +157,23 @@ def _text(entries: list[Described]) -> str:
         owners = f"   ({', '.join(names)})" if names else ""
         lines.append(f"{entries[0].key} = {default}{owners}")
     if entries[0].comment:
-        lines.append(wrapped(entries[0].comment, "    ", WIDE))
+        lines.append(wrapped(entries[0].comment, "    ", TEXT_WIDTH))
     return "\n".join(lines)
 
 
-def _groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
+def _yamls_of_groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
     """{group: {name: yaml}} of all folders. A user's yaml does not replace one of posbench, which
     Hydra finds first.
     """
     groups: dict[str, dict[str, Path]] = {}
     for folder in folders:
         for path in sorted(folder.glob("*/*.yaml")):
-            if path.parent.name not in SKIPPED:
+            if path.parent.name not in SKIPPED_KEYS:
                 groups.setdefault(path.parent.name, {}).setdefault(path.stem, path)
     return groups
 
 
-def _listed(files: dict[str, Path]) -> list[str]:
+def _choice_names(files: dict[str, Path]) -> list[str]:
     """Names of a group's choices. A yaml whose name begins with _ is a part of others."""
     return [name for name in files if not name.startswith("_")]
 
@@ -197,7 +200,7 @@ def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Describe
         begins_file = number == len(above)  # comments that are about all of the file
         comments = [] if begins_file else above
         above = []
-        match = LINE.fullmatch(line)
+        match = YAML_LINE.fullmatch(line)
         if not match or "- " in line.partition(":")[0]:  # an entry of a list has no key of its own
             continue
         indent = len(match["indent"])
@@ -209,12 +212,12 @@ def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Describe
             parents.append((indent, key))
         if match["comment"]:
             comments = [*comments, match["comment"]]
-        skipped = dotted.partition(".")[0] in SKIPPED or key == "_target_"
+        skipped = dotted.partition(".")[0] in SKIPPED_KEYS or key == "_target_"
         if not skipped and (value or comments):
             yield Described(f"{prefix}{dotted}", value or "...", " ".join(comments), choice)
 
 
-def _about(file: Path, folders: Sequence[Path]) -> str:
+def _beginning_of_yaml(file: Path, folders: Sequence[Path]) -> str:
     """Comment that a yaml begins with, else the first sentence on the class that it names."""
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
@@ -234,4 +237,4 @@ def docstring_line(file: Path) -> str:
     """First sentence of the docstring of a Python file, "" without one."""
     docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     paragraph = " ".join(docstring.split("\n\n")[0].split())
-    return SENTENCE.split(paragraph)[0]
+    return SENTENCE_END.split(paragraph)[0]

@@ -30,7 +30,7 @@ from script_calls import call
 from spoils import with_usual
 
 import posbench
-from posbench.cli.key_help import explain_words, own_folders
+from posbench.cli.key_help import explain_words, keys_and_folders
 from posbench.common.errors import RunError
 from posbench.data import sources
 from posbench.runs.directory import Run
@@ -362,7 +362,7 @@ def test_the_readmes_own_methods_run_from_their_files(cli, tmp_path):
     table = cli(f"config_dir={mine}", script="compat", common=False).stdout
     assert "| learned_alibi |" in table.splitlines()[0]
     assert re.search(r"^\| `half` \|.* own \|", table, re.M) and "own: a method" in table
-    explained = explain_words(*own_folders([*own, "extension=half"]))
+    explained = explain_words(*keys_and_folders([*own, "extension=half"]))
     assert explained.startswith("extension=half: Distances are exact below 32 tokens and grow")
 
 
@@ -677,11 +677,11 @@ def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, 
     said = subprocess.CompletedProcess(
         [], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", ""
     )
-    monkeypatch.setattr(commands, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(commands.subprocess, "run", lambda words, **_: asked.append(words) or said)
     monkeypatch.setattr(sys, "argv", ["run.py", "experiment=demo", "seed=3"])
     for number in (None, 3, 2):
-        with commands._first_report(jobs, number):
+        with commands._reporting_early(jobs, number):
             found[0].touch()
             time.sleep(0.1)
             assert not asked

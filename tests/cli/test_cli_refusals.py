@@ -3,7 +3,7 @@
 import pytest
 from script_calls import call
 
-from posbench.cli.key_help import explain_words, own_folders
+from posbench.cli.key_help import explain_words, keys_and_folders
 from posbench.common.errors import ConfigError
 
 NO_LIST = "must be a list of positive whole numbers"
@@ -151,4 +151,4 @@ def test_a_command_is_refused_in_one_sentence(tmp_path, capfd, typed, words):
 )
 def test_an_explanation_is_refused(typed, words):
     with pytest.raises(ConfigError, match=words):
-        explain_words(*own_folders(typed.split()))
+        explain_words(*keys_and_folders(typed.split()))

@@ -8,7 +8,7 @@ from hydra import initialize_config_dir
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from posbench.cli.key_help import explain_words, own_folders
+from posbench.cli.key_help import explain_words, keys_and_folders
 from posbench.config.compose import loader
 
 GROUPS = ("encoding", "extension", "scale_attention", "finetune", "task", "data", "model")
@@ -123,13 +123,13 @@ def test_own_yamls_are_explained(tmp_path):
         ["--config-dir", str(tmp_path), "encoding=mine"],
         ["encoding=mine", f"--config-dir={tmp_path}"],
     ):
-        said = explain_words(*own_folders(words))
+        said = explain_words(*keys_and_folders(words))
         assert (
             said
             == "encoding=mine: Mine: a bias of my own.\nencoding.slope = 0.1   (encoding=mine)\n   "
             " at the start"
         )
-    words, folders = own_folders(["--config-dir", str(tmp_path), "encoding"])
+    words, folders = keys_and_folders(["--config-dir", str(tmp_path), "encoding"])
     said = explain_words(words, folders)
     assert "encoding=mine " in said and "encoding=rope " in said
-    assert own_folders(["--config-dir", ".", "encoding"]) == (["encoding"], [CONFIGS, Path()])
+    assert keys_and_folders(["--config-dir", ".", "encoding"]) == (["encoding"], [CONFIGS, Path()])

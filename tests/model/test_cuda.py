@@ -128,11 +128,11 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, c
 
 
 def test_benchmarks_run_and_measure_there(tmp_path):
-    figures = measure.training(64, 2, ["fox"], "cuda")
+    figures = measure.measure_training(64, 2, ["fox"], "cuda")
     assert {one.case for one in figures} == {"rope", "fox"} and all(
         one.mib > 0 and one.ratio > 0 for one in figures
     )
-    (figures,) = measure.evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
+    (figures,) = measure.measure_evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
     assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 for one in figures)
     (figures,) = bench.measure_checkpoint(
         str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda"

@@ -20,7 +20,7 @@ from posbench.tools.benchmark import command as benchmark
 from posbench.tools.bundle import command as bundle
 from posbench.tools.compare.command import DEFAULTS as compare_options
 from posbench.tools.explanation.changes import read_changes
-from posbench.tools.plot.command import NAMES
+from posbench.tools.plot.command import OPTION_NAMES
 from posbench.tools.runs import command as runs
 
 ROOT = CONFIGS.parent
@@ -51,9 +51,9 @@ BY_HYDRA = (
     "identify",
 )
 OPTIONS = {
-    "runs list": runs.LIST,
+    "runs list": runs.LIST_OPTIONS,
     "compare": compare_options,
-    "runs gc": runs.GC,
+    "runs gc": runs.GC_OPTIONS,
     "compat": anatomy.COMPAT_OPTIONS,
     "benchmark": benchmark.DEFAULTS,
 }
@@ -228,7 +228,7 @@ def test_every_command_composes(command):
         folders = {word for word in words if "=" not in word} - {"results/runs"}
         assert all((ROOT / folder).exists() for folder in folders)
         assert {word.partition("=")[0] for word in overrides if "labels." not in word} <= {
-            *NAMES,
+            *OPTION_NAMES,
             "format",
             "out",
             *COLUMNS,
@@ -238,7 +238,12 @@ def test_every_command_composes(command):
         known = OPTIONS.get(kind, {"out": ""})
         # Other words of these are folders, CSVs, experiments and lines.
         named = overrides if name in ("explore", "bundle", "compare") else words
-        assert {word.partition("=")[0] for word in named} <= {*known, *bundle.OPTIONS, "list", "gc"}
+        assert {word.partition("=")[0] for word in named} <= {
+            *known,
+            *bundle.BUNDLE_OPTIONS,
+            "list",
+            "gc",
+        }
 
 
 def test_tab_completes_choices():

@@ -27,7 +27,7 @@ from posbench.report.explore import MOST_SUMS_BYTES, TEMPLATES, explore_page, pa
 from posbench.report.records import SECTION_COLUMNS, section_values
 from posbench.report.report import collect_report
 from posbench.statistics.crossed import Sums, across, estimate, join_strata
-from posbench.tools.explore.command import of_grid
+from posbench.tools.explore.command import lengths_of_experiment
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -314,7 +314,7 @@ def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, mo
     assert len(lines()) == 12 and lines()[0]["from"] == ["reported/demo"]
     (tmp_path / "results" / "runs").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    path = next(path for path in of_grid("demo") if "rope" in path.parts[2])
+    path = next(path for path in lengths_of_experiment("demo") if "rope" in path.parts[2])
     made = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
     made.parents[2].rename(tmp_path / path.parents[2])
     (tmp_path / path.parents[2] / "evals" / "fixed_targets" / made.name).rename(tmp_path / path)

@@ -30,7 +30,7 @@ def options_to_set(answers: dict) -> list[str]:
 
 def setting_content(measurements: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
-    from posbench.tools.export.command import config_json, settings
+    from posbench.tools.export.command import config_json, rope_settings
 
     plan = measurements.plan
     config = measurements.job.config
@@ -45,7 +45,7 @@ def setting_content(measurements: Measurements, option: Option, out: Path) -> di
     config_file = _config_file(config)
     is_checkpoint = bool(config.model.checkpoint)
     try:
-        of_option = settings(config, extension, config_file)
+        of_option = rope_settings(config, extension, config_file)
         new_config_file = config_json(config_file, config, extension) if is_checkpoint else None
     except ConfigError as error:
         return _no_setting(_by_length_reason(plan) if option.by_length else str(error))
@@ -109,9 +109,9 @@ def _export_command(measurements: Measurements, extension: dict) -> str | None:
 def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -> dict[str, dict]:
     """{engine: {"serves": whether it can be set so, "words": words to type, or the reason}}.
 
-    `of_option` are the `settings` of the option.
+    `of_option` are the `rope_settings` of the option.
     """
-    from posbench.tools.export.command import settings
+    from posbench.tools.export.command import rope_settings
 
     train_len = config.train.train_len
     shape = {
@@ -119,7 +119,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
         "num_hidden_layers": config.model.n_layer,
         "head_dim": config.model.head_width,
     }
-    unextended = settings(config, group_yamls("extension")["none"], config_file)
+    unextended = rope_settings(config, group_yamls("extension")["none"], config_file)
     longest = of_option["max_position_embeddings"]
     engines = setting_in_words(
         _explained_setting(shape, of_option, train_len),

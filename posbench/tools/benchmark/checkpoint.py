@@ -3,7 +3,7 @@
 A pass reads one window. Then one token is read after a cache of that length in transformers' model,
 as it is and with the same methods in place (posbench.extend). Every case runs once in each round,
 and its time is divided by those of the plain model and of transformers in the same round. Weights
-are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation
+are counted apart. Tokens are random, and the last SCORED_POSITIONS get logits, as in an evaluation
 with fixed targets.
 
 Letters: B batch, T tokens.
@@ -35,16 +35,16 @@ from posbench.pretrained.outline import outlined
 from posbench.pretrained.transformers_model import try_load
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
-from posbench.tools.benchmark.measure import SCORED, Case, Measurement, measure
+from posbench.tools.benchmark.measure import SCORED_POSITIONS, Case, Measurement, measure_cases
 
-PLAIN = "none"
-THEIRS = "transformers"
+PLAIN_CASE = "none"
+THEIR_CASE = "transformers"
 # One of each kind of attention.
-FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")
+USUAL_EXTENSIONS = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def load(path: str) -> GPT | Reader:
+def load_model_path(path: str) -> GPT | Reader:
     """Model of a model.path, in float32.
 
     Raises ConfigError for a checkpoint that posbench cannot read.
@@ -79,11 +79,11 @@ def measure_checkpoint(
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
-    model = load(path).to(device)
+    model = load_model_path(path).to(device)
     reader = rounded(model) if dtype == "bf16" else model
     checkpoint = find_checkpoint(path, download=False)
     theirs = try_load(checkpoint, DTYPES[dtype], attn_implementation="sdpa")
-    extensions = [name for name in only or FEW if name not in (PLAIN, THEIRS)]
+    extensions = [name for name in only or USUAL_EXTENSIONS if name not in (PLAIN_CASE, THEIR_CASE)]
     for length in lengths:
         shape = (1, length)
         generator = torch.Generator().manual_seed(length)
@@ -91,26 +91,30 @@ def measure_checkpoint(
         text_BT = text_BT.to(device)
         cases: dict[str, Case] = {}
         left_out = {}  # {case: reason}
-        for name in (PLAIN, *extensions):
+        for name in (PLAIN_CASE, *extensions):
             try:
-                cases[name] = _case(model, reader, name, length, dtype, device)
+                cases[name] = _pass_with_extension(model, reader, name, length, dtype, device)
             except ConfigError as error:
                 left_out[name] = str(error)
         with torch.inference_mode():
             if isinstance(theirs, str):
-                left_out[THEIRS] = theirs
-                measurements = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
+                left_out[THEIR_CASE] = theirs
+                measurements = measure_cases(
+                    "checkpoint", cases, text_BT, repeats, PLAIN_CASE, THEIR_CASE
+                )
             else:
-                their_pass = {"use_cache": False, "logits_to_keep": SCORED}
-                cases[THEIRS] = functools.partial(theirs.to(device), **their_pass)
-                measurements = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
-                measurements += _tokens(theirs, list(cases), text_BT, repeats)
+                their_pass = {"use_cache": False, "logits_to_keep": SCORED_POSITIONS}
+                cases[THEIR_CASE] = functools.partial(theirs.to(device), **their_pass)
+                measurements = measure_cases(
+                    "checkpoint", cases, text_BT, repeats, PLAIN_CASE, THEIR_CASE
+                )
+                measurements += _measure_tokens(theirs, list(cases), text_BT, repeats)
         for name, reason in left_out.items():
             measurements.append(Measurement("checkpoint", name, length, note=reason))
         yield measurements
 
 
-def _case(
+def _pass_with_extension(
     model: GPT | Reader, reader: GPT | Reader, name: str, length: int, dtype: str, device: str
 ) -> Case:
     """Pass with an extension. Raises ConfigError with the reason if there is nothing to measure."""
@@ -122,15 +126,16 @@ def _case(
     if noop:
         raise ConfigError("changes nothing")
     plan = make_plan(model.encoding, extension, scale, length=length, device=device)
-    return functools.partial(_read, reader, plan, dtype)
+    return functools.partial(_read_pass, reader, plan, dtype)
 
 
-def _read(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
+def _read_pass(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
+    """Logits of the last SCORED_POSITIONS of a text that is read in a number format."""
     with bf16.autocast(text_BT.device, dtype):
-        return model(text_BT, plan, SCORED)
+        return model(text_BT, plan, SCORED_POSITIONS)
 
 
-def _tokens(
+def _measure_tokens(
     theirs: nn.Module, names: list[str], text_BT: Tensor, repeats: int
 ) -> list[Measurement]:
     """Measurements of one token after a cache of random keys and values.
@@ -141,7 +146,7 @@ def _tokens(
     cases = {}
     for name in names:
         model = theirs
-        if name != THEIRS:
+        if name != THEIR_CASE:
             # deepcopy takes what this memo holds for copied, so the weights exist once.
             shared_weights = {id(weight): weight for weight in theirs.parameters()}
             model = copy.deepcopy(theirs, shared_weights)
@@ -149,13 +154,13 @@ def _tokens(
                 inplace.extend(model, name, target_len=length)
             except ConfigError:
                 continue
-        cache = _cache(model, length)
+        cache = _random_cache(model, length)
         cases[name] = functools.partial(model, past_key_values=cache, use_cache=True)
-    measurements = measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)
+    measurements = measure_cases("token", cases, text_BT[:, :1], repeats, PLAIN_CASE, THEIR_CASE)
     return [replace(measurement, length=length) for measurement in measurements]
 
 
-def _cache(model: nn.Module, length: int) -> object:
+def _random_cache(model: nn.Module, length: int) -> object:
     """Cache of `length` random keys and values."""
     from transformers import DynamicCache
 

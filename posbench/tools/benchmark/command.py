@@ -23,8 +23,8 @@ DEFAULTS = {
     "dtype": "bf16",
     "device": "auto",
 }
-TRAINING = 4  # rounds of training steps for each of evaluation
-OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
+TRAINING_ROUNDS = 4  # rounds of training steps for each of evaluation
+CHECKPOINT_DEFAULTS = {"lengths": [2048, 8192, 16384], "repeats": 3}
 
 
 def benchmark(arguments: list[str]) -> None:
@@ -32,7 +32,7 @@ def benchmark(arguments: list[str]) -> None:
 
     Raises ConfigError for a word that would do nothing.
     """
-    chosen = _chosen(arguments)
+    chosen = _checked_options(arguments)
     path = chosen["model.path"]
     # Silences the memory profiler, which announces every start.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -42,12 +42,12 @@ def benchmark(arguments: list[str]) -> None:
     from posbench.tools.benchmark import report
 
     device = pick_device(chosen["device"])
-    machine = _machine(chosen, device)
+    machine = _machine_sentence(chosen, device)
     out = Path(chosen["out"])
     measurements = []
-    for of_pass in _passes(path, device, chosen):
+    for of_pass in _measurements(path, device, chosen):
         for measurement in of_pass:
-            print(_line(measurement), flush=True)
+            print(_measurement_line(measurement), flush=True)
             measurements.append(measurement)
         figures = [asdict(measurement) for measurement in measurements]
         write_json(out / "benchmark.json", {"machine": machine, "figures": figures})
@@ -57,11 +57,11 @@ def benchmark(arguments: list[str]) -> None:
         print(table_file)
         return
     write_atomic(table_file, report.speed_table(measurements, machine))
-    for file in (table_file, *report.draw(measurements, out / "benchmark")):
+    for file in (table_file, *report.draw_benchmark(measurements, out / "benchmark")):
         print(file)
 
 
-def _chosen(arguments: list[str]) -> dict:
+def _checked_options(arguments: list[str]) -> dict:
     """Options of the words, with `only` as a list. Raises ConfigError for a word without effect."""
     chosen = options(arguments, DEFAULTS)
     typed = {word.partition("=")[0] for word in arguments}
@@ -73,7 +73,7 @@ def _chosen(arguments: list[str]) -> dict:
             f"train_len= is for the small model: model.path={path} is not trained, so leave it out."
         )
     if path:
-        for key, value in OF_CHECKPOINT.items():
+        for key, value in CHECKPOINT_DEFAULTS.items():
             if key not in typed:
                 chosen[key] = value
     chosen["only"] = [name for name in unbracketed(chosen["only"]).split(",") if name]
@@ -95,7 +95,7 @@ def _chosen(arguments: list[str]) -> dict:
     return chosen
 
 
-def _machine(chosen: dict, device: str) -> str:
+def _machine_sentence(chosen: dict, device: str) -> str:
     """Sentence on the processor, the versions and the number of rounds."""
     import platform
 
@@ -112,12 +112,14 @@ def _machine(chosen: dict, device: str) -> str:
     if chosen["model.path"]:
         rounds = f"{repeats} rounds in {chosen['dtype']}"
     else:
-        rounds = f"{repeats} rounds, {TRAINING * repeats} of training in {fast_dtype(device)}"
+        rounds = (
+            f"{repeats} rounds, {TRAINING_ROUNDS * repeats} of training in {fast_dtype(device)}"
+        )
     versions = f"torch {torch.__version__}, commit {commit()}"
     return f"{platform.machine()}, {processor}, {versions}, {rounds}."
 
 
-def _line(measurement: "Measurement") -> str:
+def _measurement_line(measurement: "Measurement") -> str:
     """Such as "training       64 fox          1.31 x      12.1 ms      102 MiB"."""
     result = measurement.note
     if measurement.ratio is not None:
@@ -126,7 +128,7 @@ def _line(measurement: "Measurement") -> str:
     return f"{measurement.kind:10} {measurement.length:6} {measurement.case:32} {result}"
 
 
-def _passes(path: str, device: str, chosen: dict) -> Iterator[list["Measurement"]]:
+def _measurements(path: str, device: str, chosen: dict) -> Iterator[list["Measurement"]]:
     """Measurements, a list as soon as they are there: of a checkpoint, or of the small model."""
     from posbench.tools.benchmark import checkpoint, measure
 
@@ -137,7 +139,7 @@ def _passes(path: str, device: str, chosen: dict) -> Iterator[list["Measurement"
         dtype = chosen["dtype"]
         yield from checkpoint.measure_checkpoint(path, dtype, lengths, repeats, only, device)
         return
-    if not only or measure.BASE in only:  # first, since a training has few tensors beside it
-        yield from measure.beside_transformers(2 * repeats, device)
-    yield measure.training(chosen["train_len"], TRAINING * repeats, only, device)
-    yield from measure.evaluation(chosen["train_len"], lengths, repeats, only, device)
+    if not only or measure.BASE_CASE in only:  # first, since a training has few tensors beside it
+        yield from measure.measure_beside_transformers(2 * repeats, device)
+    yield measure.measure_training(chosen["train_len"], TRAINING_ROUNDS * repeats, only, device)
+    yield from measure.measure_evaluation(chosen["train_len"], lengths, repeats, only, device)

@@ -37,17 +37,17 @@ from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
 
 MODEL = ModelConfig()
-VOCAB = 1024
+VOCAB_SIZE = 1024
 # Beside transformers: entries of vocabularies, and tokens of a sequence.
-VOCABULARIES = (1024, 4096, 50257)
-SEQUENCES = (64, 256, 512)
-SCORED = 8  # positions of each window that get logits, as in evaluation
+VOCAB_SIZES = (1024, 4096, 50257)
+SEQUENCE_LENGTHS = (64, 256, 512)
+SCORED_POSITIONS = 8  # positions of each window that get logits, as in evaluation
 # Seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores.
-BUDGET = 120.0
-BASE = "rope"
-GATED = "rope, output gate"
-LAUNCHED = "rope, launched"
-LLAMA = "transformers Llama"
+MOST_SECONDS = 120.0
+BASE_CASE = "rope"
+GATED_CASE = "rope, output gate"
+LAUNCHED_CASE = "rope, launched"
+LLAMA_CASE = "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
@@ -72,7 +72,7 @@ class Measurement:
     of_theirs: float | None = None
 
 
-def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
+def transformers_llama(vocab: int = VOCAB_SIZE) -> nn.Module | None:
     """LlamaForCausalLM of the default model's shape with torch's fused attention.
 
     None if transformers is not installed.
@@ -93,7 +93,7 @@ def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
     return LlamaForCausalLM(config)
 
 
-def training(
+def measure_training(
     train_len: int, repeats: int, only: list[str], device: str = "cpu"
 ) -> list[Measurement]:
     """Measure a training step (2,048 tokens, in dtype=auto, Muon included).
@@ -101,13 +101,15 @@ def training(
     The cases are each encoding, each scale for training, and transformers.
     """
     cases = {}
-    for name, model in _trainable(train_len).items():
+    for name, model in _models_of_training(train_len).items():
         if _is_chosen(name, only):
             cases[name] = _gpt_step(model, device)
     llama = transformers_llama()
-    if llama is not None and _is_chosen(LLAMA, only):
-        cases[LLAMA] = _llama_step(llama, device)
-    return measure("training", cases, _step_text(VOCAB, train_len, device), repeats, BASE)
+    if llama is not None and _is_chosen(LLAMA_CASE, only):
+        cases[LLAMA_CASE] = _llama_step(llama, device)
+    return measure_cases(
+        "training", cases, _step_text(VOCAB_SIZE, train_len, device), repeats, BASE_CASE
+    )
 
 
 def _step_text(vocab: int, length: int, device: str) -> Tensor:
@@ -116,7 +118,7 @@ def _step_text(vocab: int, length: int, device: str) -> Tensor:
     return torch.randint(0, vocab, (n_sequences, length), device=device)
 
 
-def _trainable(train_len: int) -> dict[str, GPT]:
+def _models_of_training(train_len: int) -> dict[str, GPT]:
     """Model of each case of training.
 
     Every encoding stands alone; RoPE comes with every scale that is trained in and with an output
@@ -125,41 +127,44 @@ def _trainable(train_len: int) -> dict[str, GPT]:
     shape = make_shape(MODEL, train_len)
     models = {}
     for name, node in group_yamls("encoding").items():
-        models[name] = GPT(MODEL, make(node, shape), VOCAB)
+        models[name] = GPT(MODEL, make(node, shape), VOCAB_SIZE)
     for name, node in group_yamls("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            models[f"{BASE}, {name} trained in"] = GPT(MODEL, _rope(train_len), VOCAB, scale)
+            models[f"{BASE_CASE}, {name} trained in"] = GPT(
+                MODEL, _rope_encoding(train_len), VOCAB_SIZE, scale
+            )
     gated = replace(MODEL, output_gate="elementwise")
-    models[GATED] = GPT(gated, _rope(train_len), VOCAB)
+    models[GATED_CASE] = GPT(gated, _rope_encoding(train_len), VOCAB_SIZE)
     return models
 
 
-def _rope(train_len: int) -> Encoding:
-    return make(group_yamls("encoding")[BASE], make_shape(MODEL, train_len))
+def _rope_encoding(train_len: int) -> Encoding:
+    """Encoding of the base case, plain RoPE."""
+    return make(group_yamls("encoding")[BASE_CASE], make_shape(MODEL, train_len))
 
 
-def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Measurement]]:
+def measure_beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Measurement]]:
     """Measure a training step (2,048 tokens) of RoPE and of transformers' model.
 
     The latter takes torch's Muon. The kind of a measurement is `trained NUMBER` with that of the
     vocabulary's entries. Yields a list for each vocabulary and length, none without transformers.
     """
-    for vocab, length in itertools.product(VOCABULARIES, SEQUENCES):
+    for vocab, length in itertools.product(VOCAB_SIZES, SEQUENCE_LENGTHS):
         llama = transformers_llama(vocab)
         if llama is None:
             return
-        rope = GPT(MODEL, _rope(length), vocab)
+        rope = GPT(MODEL, _rope_encoding(length), vocab)
         text_BT = _step_text(vocab, length, device)
-        cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
+        cases = {BASE_CASE: _gpt_step(rope, device), LLAMA_CASE: _llama_step(llama, device)}
         if text_BT.is_cuda:  # beside the graph
-            cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
-        yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
+            cases[LAUNCHED_CASE] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
+        yield measure_cases(f"trained {vocab}", cases, text_BT, repeats, BASE_CASE)
 
 
 def _is_chosen(case: str, only: list[str]) -> bool:
     """True if only= has the method of a case, which is the last in "rope + yarn"."""
-    if not only or case == BASE:
+    if not only or case == BASE_CASE:
         return True
     method = case.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2]
     return method in only
@@ -172,7 +177,7 @@ def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
     def loss(text_BT: Tensor) -> Tensor:
         return model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps)))
 
-    step = _step(model, loss, device)
+    step = _training_step(model, loss, device)
     if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
@@ -183,10 +188,10 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
         logits_BTV = llama(text_BT, use_cache=False).logits
         return nn.functional.cross_entropy(logits_BTV.float().flatten(0, 1), text_BT.flatten())
 
-    return _step(llama, loss, device, torch.optim.Muon)
+    return _training_step(llama, loss, device, torch.optim.Muon)
 
 
-def _step(
+def _training_step(
     model: nn.Module,
     loss: Callable[[Tensor], Tensor],
     device: str,
@@ -217,7 +222,7 @@ def _step(
     return step
 
 
-def evaluation(
+def measure_evaluation(
     train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
 ) -> Iterator[list[Measurement]]:
     """Measure a pass over 8,192 tokens in float32 for each case; over one window if that is longer.
@@ -226,19 +231,21 @@ def evaluation(
     """
     models = {
         name: methods
-        for name, methods in _models(train_len, device).items()
+        for name, methods in _models_of_evaluation(train_len, device).items()
         if _is_chosen(name, only)
     }
-    llama = transformers_llama() if _is_chosen(LLAMA, only) else None
+    llama = transformers_llama() if _is_chosen(LLAMA_CASE, only) else None
     for length in lengths:
-        text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length), device=device)
-        cases = _passes(models, length, device)
+        text_BT = torch.randint(0, VOCAB_SIZE, (max(1, 8192 // length), length), device=device)
+        cases = _evaluation_passes(models, length, device)
         if llama is not None:
-            cases[LLAMA] = functools.partial(
-                llama.to(device), use_cache=False, logits_to_keep=SCORED
+            cases[LLAMA_CASE] = functools.partial(
+                llama.to(device), use_cache=False, logits_to_keep=SCORED_POSITIONS
             )
         with torch.inference_mode():
-            yield measure("evaluation", cases, text_BT, repeats, BASE, window_BT=text_BT[:1])
+            yield measure_cases(
+                "evaluation", cases, text_BT, repeats, BASE_CASE, window_BT=text_BT[:1]
+            )
 
 
 class Methods(NamedTuple):
@@ -249,7 +256,7 @@ class Methods(NamedTuple):
     scale: ScaleAttention
 
 
-def _passes(models: dict[str, Methods], length: int, device: str) -> dict[str, Case]:
+def _evaluation_passes(models: dict[str, Methods], length: int, device: str) -> dict[str, Case]:
     """Evaluation pass of each case that is defined at a length."""
     cases: dict[str, Case] = {}
     for name, (model, extension, scale) in models.items():
@@ -265,11 +272,11 @@ def _passes(models: dict[str, Methods], length: int, device: str) -> dict[str, C
             device=device,
             trained_scale=model.scale,
         )
-        cases[name] = functools.partial(model, plan=plan, last=SCORED)
+        cases[name] = functools.partial(model, plan=plan, last=SCORED_POSITIONS)
     return cases
 
 
-def _models(train_len: int, device: str) -> dict[str, Methods]:
+def _models_of_evaluation(train_len: int, device: str) -> dict[str, Methods]:
     """Methods of each case of evaluation.
 
     They are the models of training, then RoPE (or a learned table) with every extension and scale.
@@ -277,26 +284,26 @@ def _models(train_len: int, device: str) -> dict[str, Methods]:
     plain = NoExtension()
     unscaled = NoScale(make_shape(MODEL, train_len))
     trained = {}
-    for name, model in _trainable(train_len).items():
+    for name, model in _models_of_training(train_len).items():
         if model.scale is None or model.scale.trained:
             trained[name] = model.eval().to(device)
-    rope = trained[BASE]
+    rope = trained[BASE_CASE]
     models = {name: Methods(model, plain, unscaled) for name, model in trained.items()}
     for name, node in group_yamls("extension").items():
         extension = make(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             # An extension of table rows needs a trait that RoPE has not.
-            base = "learned" if extension.needs & ~rope.encoding.traits else BASE
+            base = "learned" if extension.needs & ~rope.encoding.traits else BASE_CASE
             models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)
     for name, node in group_yamls("scale_attention").items():
         scale = make(node, rope.encoding.shape)
         if name != "none" and not scale.trained:
-            models[f"{BASE}, {name}"] = Methods(rope, plain, scale)
+            models[f"{BASE_CASE}, {name}"] = Methods(rope, plain, scale)
     return models
 
 
-def measure(
+def measure_cases(
     kind: str,
     cases: dict[str, Case],
     text_BT: Tensor,
@@ -308,7 +315,7 @@ def measure(
     """Measurements of the cases, with ratios to the cases `base` and `theirs`.
 
     Memory is that of `window_BT`, by default of all the tokens. The first pass of a case is for its
-    memory. One that takes longer than BUDGET is the only one of its case, and gives its time.
+    memory. One that takes longer than MOST_SECONDS is the only one of its case, and gives its time.
     """
     window_BT = text_BT if window_BT is None else window_BT
     n_windows = len(text_BT) / len(window_BT)
@@ -319,15 +326,15 @@ def measure(
             case(text_BT)  # makes the states of its optimizers
         began = time.perf_counter()
         mib[name] = tensor_mib(functools.partial(case, window_BT), window_BT.device)
-        _wait(window_BT)
+        _wait_for_gpu(window_BT)
         first[name] = (time.perf_counter() - began) * n_windows
     rounds: dict[str, list[float]] = {}
     for name, seconds in first.items():
-        if seconds <= BUDGET:
+        if seconds <= MOST_SECONDS:
             rounds[name] = []
     for _ in range(repeats):
         for name, seconds_of_case in rounds.items():
-            seconds_of_case.append(timed(cases[name], text_BT))
+            seconds_of_case.append(seconds_of_pass(cases[name], text_BT))
 
     def ratio(name: str, other: str) -> float | None:
         if name in rounds and other in rounds:
@@ -354,14 +361,15 @@ def measure(
     return measurements
 
 
-def timed(case: Case, text_BT: Tensor) -> float:
+def seconds_of_pass(case: Case, text_BT: Tensor) -> float:
     """Time of one step or pass, to the end of the work that a GPU was given."""
     began = time.perf_counter()
     case(text_BT)
-    _wait(text_BT)
+    _wait_for_gpu(text_BT)
     return time.perf_counter() - began
 
 
-def _wait(text_BT: Tensor) -> None:
+def _wait_for_gpu(text_BT: Tensor) -> None:
+    """Wait until a GPU has done the work that it was given; a CPU has done it at once."""
     if text_BT.is_cuda:
         torch.cuda.synchronize(text_BT.device)

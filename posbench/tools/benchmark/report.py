@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from posbench.report.figures.lines import write_names_at_ends
 from posbench.report.figures.style import GREY, OKABE_ITO, write_figure
 from posbench.report.table_formats import markdown_row
-from posbench.tools.benchmark.measure import BASE, LLAMA, Measurement
+from posbench.tools.benchmark.measure import BASE_CASE, LLAMA_CASE, Measurement
 
 BLUE = OKABE_ITO[0]
 MEMORY_APART = 1.35  # times the memory of the base, from which a case is named
-LIGHT = (0.3, 3.3)  # ratios between which a cell of the heat map is light
+LIGHT_RATIOS = (0.3, 3.3)  # ratios between which a cell of the heat map is light
 
 
 def _table(align: str, heads: Iterable[str], rows: Iterable[list[str]]) -> list[str]:
@@ -26,6 +26,7 @@ def _table(align: str, heads: Iterable[str], rows: Iterable[list[str]]) -> list[
 
 
 def _of_kind(measurements: Iterable[Measurement], kind: str) -> list[Measurement]:
+    """Measurements of a kind, such as training."""
     return [measurement for measurement in measurements if measurement.kind == kind]
 
 
@@ -52,7 +53,7 @@ def speed_table(measurements: list[Measurement], machine: str) -> str:
         "MiB at each length",
     ]
     lines = [
-        f"# Speed and memory beside plain attention (`{BASE}`)",
+        f"# Speed and memory beside plain attention (`{BASE_CASE}`)",
         "",
         machine,
         "",
@@ -77,8 +78,8 @@ def _beside_transformers(measurements: list[Measurement]) -> list[str]:
         return []
     rows = []
     for (vocab, length, case), step in steps.items():
-        if case == BASE:
-            theirs = steps[vocab, length, LLAMA]
+        if case == BASE_CASE:
+            theirs = steps[vocab, length, LLAMA_CASE]
             rows.append(
                 [
                     f"{vocab:,}",
@@ -93,7 +94,7 @@ def _beside_transformers(measurements: list[Measurement]) -> list[str]:
     heads = ["vocabulary", "tokens of a sequence", "ms", "theirs", "times as fast", "MiB", "theirs"]
     return [
         "",
-        f"## A training step beside {LLAMA}",
+        f"## A training step beside {LLAMA_CASE}",
         "",
         *_table(">" * len(heads), heads, rows),
         "",
@@ -139,6 +140,7 @@ def checkpoint_markdown(measurements: list[Measurement], path: str, machine: str
 
 
 def _checkpoint_cells(measurement: Measurement) -> list[str]:
+    """Cells of a case behind its length: name, tokens/s, both ratios of time, MiB."""
     case = measurement.case
     decimals = 0
     if measurement.kind == "token":
@@ -155,7 +157,7 @@ def _checkpoint_cells(measurement: Measurement) -> list[str]:
     ]
 
 
-def draw(measurements: list[Measurement], stem: Path) -> list[Path]:
+def draw_benchmark(measurements: list[Measurement], stem: Path) -> list[Path]:
     """Draw training speed, memory and a heat map of evaluation time, as png and svg.
 
     Returns the paths.
@@ -182,6 +184,7 @@ def draw(measurements: list[Measurement], stem: Path) -> list[Path]:
 
 
 def _draw_bars(axes, steps: list[Measurement]) -> None:
+    """Draw a bar for the training speed of each case, with its number inside."""
     speeds = [1 / step.ratio for step in steps]
     axes.barh([step.case for step in steps], speeds, color=BLUE, height=0.7)
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
@@ -192,6 +195,7 @@ def _draw_bars(axes, steps: list[Measurement]) -> None:
 
 
 def _draw_heat(axes, passes: list[Measurement]) -> None:
+    """Draw a heat map of the ratios of evaluation time: a row for each case, a column a length."""
     ratios = {(one_pass.case, one_pass.length): one_pass.ratio for one_pass in passes}
     cases = list(dict.fromkeys(case for case, _ in ratios))
     lengths = sorted({length for _, length in ratios})
@@ -201,7 +205,7 @@ def _draw_heat(axes, passes: list[Measurement]) -> None:
         for column, length in enumerate(lengths):
             if (case, length) in ratios:
                 ratio = ratios[case, length]
-                colour = "black" if LIGHT[0] < ratio < LIGHT[1] else "white"
+                colour = "black" if LIGHT_RATIOS[0] < ratio < LIGHT_RATIOS[1] else "white"
                 style = {"ha": "center", "va": "center", "fontsize": 6.5, "color": colour}
                 axes.text(column, row, f"{ratio:.2f}", **style)
     axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
@@ -224,13 +228,13 @@ def _draw_memory(axes, passes: list[Measurement]) -> list[LineEnd]:
     lines: dict[str, dict[int, float]] = {}  # {case: {length: MiB}}
     for one_pass in passes:
         lines.setdefault(one_pass.case, {})[one_pass.length] = one_pass.mib
-    base = lines[BASE]
+    base = lines[BASE_CASE]
     ends = []
     for case, points in lines.items():
         length, mib = max(points.items())
-        colour = BLUE if case == BASE else GREY
+        colour = BLUE if case == BASE_CASE else GREY
         style = {"linewidth": 0.5, "zorder": 2}
-        if case == BASE or mib > MEMORY_APART * base[length]:
+        if case == BASE_CASE or mib > MEMORY_APART * base[length]:
             style = {"linewidth": 1.6, "zorder": 3}
             ends.append(LineEnd(mib, length, case, colour))
         axes.plot(list(points), list(points.values()), color=colour, **style)

@@ -8,41 +8,41 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.command_line import options
 from posbench.results.bundle import ENDING, contents_of, name_folder, write_bundle
 from posbench.results.hashes import HASHES, has_hashes, hashes_of
-from posbench.tools.explore.command import collected, named
+from posbench.tools.explore.command import collected_reports, named_results
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
-OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
+BUNDLE_OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 
 
 def bundle_command(words: list[str]) -> None:
     """Write the bundle that the words ask for, or check a folder of evidence."""
     names = [word for word in words if "=" not in word or Path(word).exists()]
-    chosen = options([word for word in words if word not in names], OPTIONS)
+    chosen = options([word for word in words if word not in names], BUNDLE_OPTIONS)
     if len(names) != 1:
         raise ConfigError(
             f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give"
             " one."
         )
     path = names[0]
-    results = named(path)
+    results = named_results(path)
     if results.csvs:
         raise ConfigError(
             f"{results.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder"
             " with evidence."
         )
-    reports, _ = collected({path: results}, Path(path).resolve().name)
+    reports, _ = collected_reports({path: results}, Path(path).resolve().name)
     report = reports[""]
     one_report = len(results.evidence) == 1 and not results.paths
     folder = results.evidence[0] if one_report else None
     if chosen["check"]:
-        _check(folder, path, report)
+        _print_check(folder, path, report)
     else:
-        _write(folder, path, report, chosen["out"])
+        _write_bundle_file(folder, path, report, chosen["out"])
 
 
-def _write(folder: Path | None, path: str, report: "Report", out: str) -> None:
+def _write_bundle_file(folder: Path | None, path: str, report: "Report", out: str) -> None:
     """Write the bundle of what `path` names, and print how to read it.
 
     `folder` is the folder of evidence there; None for runs.
@@ -52,19 +52,19 @@ def _write(folder: Path | None, path: str, report: "Report", out: str) -> None:
             f"{path} is a bundle already: give a folder of runs or of a report, or check=true."
         )
     name = Path(path).resolve().name
-    file = Path(f"{name}.posbench.zip" if out == OPTIONS["out"] else out)
+    file = Path(f"{name}.posbench.zip" if out == BUNDLE_OPTIONS["out"] else out)
     if file.suffix.lower() != ENDING:
         raise ConfigError(f"out={file} is no bundle: give it the ending .zip.")
     if folder:
         # An earlier version's tables had other words.
         _check_whole(folder, path, report, tables=has_hashes(folder))
-    write_bundle(_contents(report, name, folder), file)
+    write_bundle(_bundle_contents(report, name, folder), file)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
     print(f"  posbench explore {file}")
     print(f"  posbench report runs={file}")
 
 
-def _contents(report: "Report", name: str, folder: Path | None) -> dict[str, bytes]:
+def _bundle_contents(report: "Report", name: str, folder: Path | None) -> dict[str, bytes]:
     """{file name: bytes} of a bundle: the files of a report, or those of its folder.
 
     The pages are made anew, so that they name no folder of this machine.
@@ -83,7 +83,7 @@ def _contents(report: "Report", name: str, folder: Path | None) -> dict[str, byt
     return contents | {HASHES: hashes_of(contents)}
 
 
-def _check(folder: Path | None, name: str, report: "Report") -> None:
+def _print_check(folder: Path | None, name: str, report: "Report") -> None:
     """Print what a folder of evidence holds.
 
     Raises ConfigError without one, and RunError if something does not follow from its rows and

@@ -39,7 +39,12 @@ from posbench.report.comparison_words import (
 from posbench.report.records import grouped
 from posbench.report.table_formats import printable_line
 from posbench.results.sweep_names import runs_of_sweeps
-from posbench.tools.explore.command import COMMITTED, USUAL, collected, named
+from posbench.tools.explore.command import (
+    REPORTED_FOLDER,
+    USUAL_RESULTS,
+    collected_reports,
+    named_results,
+)
 
 DEFAULTS = {
     "length": None,
@@ -52,17 +57,17 @@ DEFAULTS = {
     "title": None,
 }
 CHOICES = {"by": BY_CHOICES, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
-SUFFIXES = (".csv", ".md", ".tex", ".png", ".svg", ".pdf")
+FILE_ENDINGS = (".csv", ".md", ".tex", ".png", ".svg", ".pdf")
 
 
 def compare_words(words: list[str]) -> None:
     """Compare what the words name, print the result, and write files if out= is given."""
-    options = _options([word for word in words if _is_option(word)])
+    options = _checked_options([word for word in words if _is_option(word)])
     names = [word for word in words if not _is_option(word)]
     paths = [name for name in names if _is_result(name)]
     lines = tuple(name for name in names if name not in paths)
     if not paths:
-        if not Path(USUAL).is_dir():
+        if not Path(USUAL_RESULTS).is_dir():
             beginning = "There are no results to compare"
             if names:
                 beginning = f"{names[0]} names no results"
@@ -70,7 +75,7 @@ def compare_words(words: list[str]) -> None:
                 f"{beginning}: give a folder of runs or of a report, such as results/runs, or a"
                 " reported experiment such as headline."
             )
-        paths = [USUAL]
+        paths = [USUAL_RESULTS]
     request = Request(
         lines=lines,
         length=options["length"],
@@ -79,13 +84,15 @@ def compare_words(words: list[str]) -> None:
         by=options["by"],
         correction=options["correction"],
     ).completed()
-    if options["out"] and Path(options["out"]).suffix in SUFFIXES:
+    if options["out"] and Path(options["out"]).suffix in FILE_ENDINGS:
         raise ConfigError(
             f"out={options['out']} is the name of a file: give a folder, into which a CSV,"
             " Markdown, LaTeX and a figure are written."
         )
     title = options["title"] or ", ".join(Path(path).name for path in paths)
-    reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
+    reports, notes = collected_reports(
+        {path: named_results(path) for path in dict.fromkeys(paths)}, title
+    )
     all_comparisons = requested_comparisons(reports, request)
     check_unit(options["unit"], all_comparisons)
     unit = options["unit"] or NATS
@@ -106,12 +113,12 @@ def _is_option(word: str) -> bool:
 def _is_result(word: str) -> bool:
     """True for a path, a glob, an experiment or a sweep's name; "none" is an encoding."""
     is_experiment = word != "none" and (CONFIGS / "experiment" / f"{word}.yaml").is_file()
-    if Path(word).exists() or (COMMITTED / word).is_dir() or is_experiment or "*" in word:
+    if Path(word).exists() or (REPORTED_FOLDER / word).is_dir() or is_experiment or "*" in word:
         return True
-    return word in runs_of_sweeps(Path(USUAL))
+    return word in runs_of_sweeps(Path(USUAL_RESULTS))
 
 
-def _options(words: Sequence[str]) -> dict[str, str | None]:
+def _checked_options(words: Sequence[str]) -> dict[str, str | None]:
     """Defaults overridden by key=value words. Raises ConfigError for another key or value."""
     options = dict(DEFAULTS)
     for word in words:
@@ -134,7 +141,7 @@ def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> l
     """Tables of comparisons, each with its text."""
     blocks = []
     if request.against == EACH:
-        for group in grouped(all_comparisons, _place).values():
+        for group in grouped(all_comparisons, _section_and_length).values():
             scale = Scale(unit, group[0].measure)
             blocks.append(Block(table_of_all_pairs(group, scale), [], how_compared(group[0])))
         return blocks
@@ -152,7 +159,7 @@ def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> l
         groups = groups_by_column(all_comparisons, request.by)
     for group in groups:
         scale = Scale(unit, group[0].measure)
-        how = _how_by(group, request.by)
+        how = _lines_by_columns(group, request.by)
         if request.by == "length":
             results = [result_sentences(group[-1], scale)]
         else:
@@ -164,7 +171,7 @@ def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> l
     return blocks
 
 
-def _how_by(group: Sequence[Comparison], column: str) -> list[str]:
+def _lines_by_columns(group: Sequence[Comparison], column: str) -> list[str]:
     """Lines on all columns of a table, then those on some, with the columns in front."""
     headings: dict[str, list[str]] = {}  # {line: columns}
     for comparison in group:
@@ -179,7 +186,8 @@ def _how_by(group: Sequence[Comparison], column: str) -> list[str]:
     return shared + others
 
 
-def _place(comparison: Comparison) -> tuple:
+def _section_and_length(comparison: Comparison) -> tuple:
+    """Key of comparisons that are shown in one table: those of each line with each other."""
     return comparison.section, comparison.length
 
 

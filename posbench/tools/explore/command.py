@@ -15,13 +15,13 @@ from posbench.results.sweep_names import runs_of_sweeps
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
-OPTIONS = {"out": "explore.html", "title": ""}
-USUAL = "results/runs"
-COMMITTED = CONFIGS.parent / "results" / "reported"
+EXPLORE_OPTIONS = {"out": "explore.html", "title": ""}
+USUAL_RESULTS = "results/runs"
+REPORTED_FOLDER = CONFIGS.parent / "results" / "reported"
 
 
 @dataclass
-class Named:
+class NamedResults:
     """Results of one word: eval files, their lengths where these are chosen, CSVs and evidence."""
 
     paths: Sequence[Path] = ()
@@ -35,8 +35,8 @@ def explore_command(words: list[str]) -> None:
     from posbench.common.files import write_atomic
     from posbench.report.explore import explore_page
 
-    names = [word for word in words if word.partition("=")[0] not in OPTIONS]
-    chosen = options([word for word in words if word not in names], OPTIONS)
+    names = [word for word in words if word.partition("=")[0] not in EXPLORE_OPTIONS]
+    chosen = options([word for word in words if word not in names], EXPLORE_OPTIONS)
     if not names:
         raise ConfigError(
             "There is nothing to explore: name folders of runs or reports, CSVs, or experiments"
@@ -45,14 +45,16 @@ def explore_command(words: list[str]) -> None:
     out = Path(chosen["out"])
     if out.suffix.lower() != ".html":
         raise ConfigError(f"out={out} is no page: give it the ending .html.")
-    title = chosen["title"] or _title(names)
-    reports, notes = collected({name: named(name) for name in dict.fromkeys(names)}, title)
+    title = chosen["title"] or _page_title(names)
+    reports, notes = collected_reports(
+        {name: named_results(name) for name in dict.fromkeys(names)}, title
+    )
     text = explore_page(title, reports, notes)
     write_atomic(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
 
 
-def _title(names: Sequence[str]) -> str:
+def _page_title(names: Sequence[str]) -> str:
     """Title such as "reported/demo, headline"; of more than four names the first three."""
     short = ["/".join(Path(name).parts[-2:]) for name in names]
     if len(short) >= 5:
@@ -60,25 +62,27 @@ def _title(names: Sequence[str]) -> str:
     return ", ".join(short)
 
 
-def named(word: str) -> Named:
+def named_results(word: str) -> NamedResults:
     """Results that a word names. Raises ConfigError if it names none."""
     experiments = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
-    committed = {path.name for path in COMMITTED.glob("*") if is_evidence(path)}
+    committed = {path.name for path in REPORTED_FOLDER.glob("*") if is_evidence(path)}
     if Path(word).exists():
-        return _of_path(word, [])
+        return _results_of_path(word, [])
     if word not in experiments | committed:
-        sweeps = runs_of_sweeps(Path(USUAL))
+        sweeps = runs_of_sweeps(Path(USUAL_RESULTS))
         if word in sweeps:
-            return Named(Found(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
-        return _of_path(word, sorted({*experiments, *committed, *sweeps}))
+            return NamedResults(Found(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
+        return _results_of_path(word, sorted({*experiments, *committed, *sweeps}))
     # An experiment: its own runs first, else the report of it that is committed.
-    lengths = of_grid(word) if word in experiments and Path(USUAL).is_dir() else {}
+    lengths = (
+        lengths_of_experiment(word) if word in experiments and Path(USUAL_RESULTS).is_dir() else {}
+    )
     if any(path.exists() for path in lengths):
-        return Named(paths=list(lengths), lengths=lengths)
+        return NamedResults(paths=list(lengths), lengths=lengths)
     if word in committed:
-        return Named(evidence=[COMMITTED / word])
-    if (COMMITTED / word).is_dir():
-        return _of_path(str(COMMITTED / word), sorted(experiments | committed))
+        return NamedResults(evidence=[REPORTED_FOLDER / word])
+    if (REPORTED_FOLDER / word).is_dir():
+        return _results_of_path(str(REPORTED_FOLDER / word), sorted(experiments | committed))
     command = as_command(f"python scripts/run.py experiment={word}")
     raise ConfigError(
         f"Nothing of experiment {word} is in results/runs yet: run '{command}' first, or name a"
@@ -86,7 +90,7 @@ def named(word: str) -> Named:
     )
 
 
-def _of_path(word: str, names: Sequence[str]) -> Named:
+def _results_of_path(word: str, names: Sequence[str]) -> NamedResults:
     """Results of a path or a glob. Raises ConfigError, with a near name, if there are none."""
     try:
         results = find_results([word])
@@ -96,10 +100,10 @@ def _of_path(word: str, names: Sequence[str]) -> Named:
             f"{word} is no folder of runs or of a report, no CSV, no experiment and no name of a"
             f" sweep{near}: give one of these."
         ) from error
-    return Named(results.eval_files(), csvs=results.csvs, evidence=results.evidence)
+    return NamedResults(results.eval_files(), csvs=results.csvs, evidence=results.evidence)
 
 
-def of_grid(name: str) -> dict[Path, Sequence[int]]:
+def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
     """{eval file: its lengths} of an experiment in results/runs."""
     import hydra
 
@@ -115,15 +119,17 @@ def of_grid(name: str) -> dict[Path, Sequence[int]]:
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 
 
-def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, "Report"], list[str]]:
+def collected_reports(
+    parts: dict[str, NamedResults], title: str
+) -> tuple[dict[str, "Report"], list[str]]:
     """({"": the report of everything}, no note); {name: report} of each part and a note instead.
 
     Each part has a report where the same training is in two of them, or where together they are
     no report.
     """
     if len(parts) == 1:
-        return {"": _report(list(parts.values()), title)}, []
-    reports = {name: _report([part], title) for name, part in parts.items()}
+        return {"": _report_of_parts(list(parts.values()), title)}, []
+    reports = {name: _report_of_parts([part], title) for name, part in parts.items()}
     run_ids = [_measured_runs(report) for report in reports.values()]
     repeated = sum(map(len, run_ids)) - len(set().union(*run_ids))
     if repeated:
@@ -131,7 +137,7 @@ def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, "Report"],
         reason = f"{plural(repeated, 'training')} {verb} in more than one of them"
     else:
         try:
-            return {"": _report(list(parts.values()), title)}, []
+            return {"": _report_of_parts(list(parts.values()), title)}, []
         except RunError as error:
             reason = str(error)
     short_names = shortest_endings([Path(name) for name in reports])
@@ -147,7 +153,7 @@ def _measured_runs(report: "Report") -> set[str]:
     }
 
 
-def _report(parts: Sequence[Named], title: str) -> "Report":
+def _report_of_parts(parts: Sequence[NamedResults], title: str) -> "Report":
     """One report of all parts."""
     from posbench.report.report import collect_report
 

@@ -28,11 +28,11 @@ from posbench.runs.directory import Run
 from posbench.sweep.take_checkpoint import write_theirs
 from posbench.tools.export.rope_keys import rope_keys
 
-CLASSES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
+CLASS_NAMES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
 # {key of config.json: its name in a GGUF file}
-IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
-GENERATION = "generation_config.json"  # which says where a generated text ends
-OF_TOKENIZER = (
+SPECIAL_ID_KEYS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+GENERATION_FILE = "generation_config.json"  # which says where a generated text ends
+TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -54,13 +54,13 @@ def export(request: Request) -> int:
     content = hf_config(trained, config["extension"])
     with whole_folder(Path(config["out"]).resolve()) as folder:
         content |= write_theirs(run, trained, folder / "model.safetensors", content)
-        content |= _bos_id(trained, content["vocab_size"])
-        checkpoint = _source(trained)
+        content |= _bos_key(trained, content["vocab_size"])
+        checkpoint = _source_checkpoint(trained)
         if checkpoint:
             content |= _special_ids(checkpoint)
-            generation = checkpoint.place / GENERATION
+            generation = checkpoint.place / GENERATION_FILE
             if generation.is_file():
-                shutil.copyfile(generation, folder / GENERATION)
+                shutil.copyfile(generation, folder / GENERATION_FILE)
         tokenizer_words = _copy_tokenizer(trained.data, config["cache_dir"], folder)
         write_json(folder / "config.json", content)
     scaling = content["rope_scaling"] or {}
@@ -95,7 +95,7 @@ def _check_request(request: Request) -> None:
         raise ConfigError(f"scale_attention={scale} cannot be exported: leave it out.")
 
 
-def _bos_id(trained: JobConfig, vocab_size: int) -> dict[str, int | None]:
+def _bos_key(trained: JobConfig, vocab_size: int) -> dict[str, int | None]:
     """{"bos_token_id": id} of a training with a BOS token, else {}.
 
     The BOS token stands behind those of the text, and before those of a mixed task.
@@ -118,7 +118,7 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
     rope = rope_keys(trained, extension)
     kind = _model_type(model, encoding)
     content = {
-        "architectures": [f"{CLASSES.get(kind, kind.title())}ForCausalLM"],
+        "architectures": [f"{CLASS_NAMES.get(kind, kind.title())}ForCausalLM"],
         "model_type": kind,
         "hidden_size": model.d_model,
         "num_hidden_layers": model.n_layer,
@@ -228,15 +228,15 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
                 # The other keys have the names that tokenizer_config.json gives them.
                 settings["chat_template" if key == "template" else key] = value
     elif file:
-        for name in OF_TOKENIZER:
+        for name in TOKENIZER_FILES:
             if (file.parent / name).is_file():
                 shutil.copyfile(file.parent / name, folder / name)
-    if not (folder / OF_TOKENIZER[0]).exists():
-        write_json(folder / OF_TOKENIZER[0], settings)
+    if not (folder / TOKENIZER_FILES[0]).exists():
+        write_json(folder / TOKENIZER_FILES[0], settings)
     return "tokenizer.json lies beside it: AutoTokenizer reads it"
 
 
-def _source(trained: JobConfig) -> Checkpoint | None:
+def _source_checkpoint(trained: JobConfig) -> Checkpoint | None:
     """Checkpoint that a run, or the parent of a fine-tuned one, was made of.
 
     None for a training from the start, or if it is gone.
@@ -253,10 +253,13 @@ def _special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
     """Ids of special tokens that a checkpoint names, by their keys in config.json."""
     if is_gguf(checkpoint.place):
         metadata = read_gguf(checkpoint.place).metadata
-        ids = {key: metadata.get(f"tokenizer.ggml.{name}_token_id") for key, name in IDS.items()}
+        ids = {
+            key: metadata.get(f"tokenizer.ggml.{name}_token_id")
+            for key, name in SPECIAL_ID_KEYS.items()
+        }
     else:
         content = read_mapping(checkpoint.place / "config.json")
-        ids = {key: content.get(key) for key in IDS}
+        ids = {key: content.get(key) for key in SPECIAL_ID_KEYS}
     return {key: value for key, value in ids.items() if _is_id(value)}
 
 
@@ -272,13 +275,13 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
+def rope_settings(trained: JobConfig, extension: dict, own_config: dict | None = None) -> dict:
     """Settings with which a checkpoint runs with an extension: keys of config.json.
 
-    `own` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what
+    `own_config` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what
     transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError
     where no set of frequencies expresses it."""
-    keys = rope_keys(trained, extension, own)
+    keys = rope_keys(trained, extension, own_config)
     parameters = {"rope_type": "default", "rope_theta": keys["rope_theta"]}
     share = trained.encoding.get("fraction", 1.0)
     if share != 1:
@@ -287,17 +290,17 @@ def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> di
     return {"rope_parameters": parameters, **keys}
 
 
-def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
+def config_json(own_config: dict | None, trained: JobConfig, extension: dict) -> dict:
     """config.json of a checkpoint that runs with an extension.
 
-    It is the checkpoint's `own` with other keys of RoPE, or a new one for a GGUF file. Raises
-    ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of
-    layers apart."""
-    rope = settings(trained, extension, own)
+    It is the checkpoint's `own_config` with other keys of RoPE, or a new one for a GGUF file.
+    Raises ConfigError as `rope_settings` does, and for a config.json that keeps RoPE for several
+    kinds of layers apart."""
+    rope = rope_settings(trained, extension, own_config)
     parameters = rope["rope_parameters"]
-    if own is None:
+    if own_config is None:
         checkpoint = trained.model.checkpoint
-        file = _source(trained)
+        file = _source_checkpoint(trained)
         return {
             **hf_config(trained, extension),
             "vocab_size": checkpoint["vocab_size"],
@@ -306,11 +309,11 @@ def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
             **(_special_ids(file) if file else {}),
             "rope_parameters": parameters,
         }
-    if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
+    if any(isinstance(value, dict) for value in (own_config.get("rope_parameters") or {}).values()):
         raise ConfigError(
             "config.json has separate RoPE settings for several kinds of layers: edit it by hand."
         )
-    content = {**own, **rope}
+    content = {**own_config, **rope}
     # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling:
     # Phi-3 keeps them there.
     for key in ("original_max_position_embeddings", "partial_rotary_factor"):

@@ -46,17 +46,17 @@ class Frequencies(NamedTuple):
     temperature: float
 
 
-def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
+def rope_keys(trained: JobConfig, extension: dict, own_config: dict | None = None) -> dict:
     """Keys of RoPE for a training's configuration and an extension.
 
-    `own` is the checkpoint's config.json, whose other keys stay. Raises ConfigError for settings
-    that the format, or that of `own`, cannot express.
+    `own_config` is the checkpoint's config.json, whose other keys stay. Raises ConfigError for
+    settings that the format, or that of `own_config`, cannot express.
     """
     encoding = make_encoding(trained)
     method = make(extension)
-    _check_expressible(trained, encoding, method, whole_head=own is None)
-    only_divisors = own is not None and own["model_type"] == "phi3"
-    theta, scaling, longest = _rope(encoding, method, only_divisors)
+    _check_expressible(trained, encoding, method, whole_head=own_config is None)
+    only_divisors = own_config is not None and own_config["model_type"] == "phi3"
+    theta, scaling, longest = _keys_of_method(encoding, method, only_divisors)
     return {"max_position_embeddings": longest, "rope_theta": theta, "rope_scaling": scaling}
 
 
@@ -90,7 +90,7 @@ def _check_expressible(
         )
 
 
-def _rope(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys:
+def _keys_of_method(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys:
     """Keys of an encoding with an extension; with `only_divisors` no type but default and longrope
     is used.
     """
@@ -107,13 +107,13 @@ def _rope(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys
         return RopeKeys(encoding.base, {"rope_type": "dynamic", "factor": factor}, train_len)
     near, far = _fixed_frequencies(encoding, extension)
     longest = max(train_len, extension.target_len(train_len))
-    part = _part_keys(encoding.rotary_dim, turned)
-    slower = _slower_by(near, far, encoding.spectrum().rotary_dim)
-    if slower is not None and abs(slower - 1) < 1e-9:  # another base at most
-        return RopeKeys(far.base, part or None, longest)
-    if slower is not None and not only_divisors:
-        return RopeKeys(far.base, {"rope_type": "linear", **part, "factor": slower}, longest)
-    if part:
+    partial = _partial_keys(encoding.rotary_dim, turned)
+    slowdown = _uniform_slowdown(near, far, encoding.spectrum().rotary_dim)
+    if slowdown is not None and abs(slowdown - 1) < 1e-9:  # another base at most
+        return RopeKeys(far.base, partial or None, longest)
+    if slowdown is not None and not only_divisors:
+        return RopeKeys(far.base, {"rope_type": "linear", **partial, "factor": slowdown}, longest)
+    if partial:
         raise ConfigError(
             f"extension={name} with encoding=p_rope cannot be exported: choose none, pi, ntk or"
             " abf."
@@ -134,7 +134,7 @@ def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
         layout=encoding.layout,
         fraction=encoding.rotary_dim / encoding.shape.head_dim,
     )
-    theta, scaling, _ = _rope(earlier, encoding.scaling, only_divisors)
+    theta, scaling, _ = _keys_of_method(earlier, encoding.scaling, only_divisors)
     if scaling and "attention_factor" in scaling:
         scaling["attention_factor"] = encoding.amplitude
     if scaling and scaling["rope_type"] == "dynamic":
@@ -176,7 +176,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
     """
     train_len = encoding.shape.train_len
     near, far, beyond = (
-        _frequencies(encoding, extension, length)
+        _frequencies_at(encoding, extension, length)
         for length in (train_len, 4 * train_len, 16 * train_len)
     )
     one_temperature = near.temperature == far.temperature == beyond.temperature
@@ -188,7 +188,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
     return near, far
 
 
-def _frequencies(encoding: Rope, extension: Extension, length: int) -> Frequencies:
+def _frequencies_at(encoding: Rope, extension: Extension, length: int) -> Frequencies:
     """Frequencies at a length. Raises ConfigError for an extension that changes more than these."""
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
@@ -201,7 +201,7 @@ def _frequencies(encoding: Rope, extension: Extension, length: int) -> Frequenci
     return Frequencies(spectrum.freq_F, spectrum.base, temperature)
 
 
-def _part_keys(rotary_dim: int, turned: int) -> dict:
+def _partial_keys(rotary_dim: int, turned: int) -> dict:
     """Keys for an encoding that turns so many of its channels; {} if it turns all."""
     if turned == rotary_dim:
         return {}
@@ -211,7 +211,7 @@ def _part_keys(rotary_dim: int, turned: int) -> dict:
     return {"rope_type": "proportional", "partial_rotary_factor": share}
 
 
-def _slower_by(near: Frequencies, far: Frequencies, rotary_dim: int) -> float | None:
+def _uniform_slowdown(near: Frequencies, far: Frequencies, rotary_dim: int) -> float | None:
     """Factor by which all pairs turn slower than their base says, at all lengths; None if none."""
     pair_F = torch.arange(len(far.freq_F), dtype=torch.float64)
     slower_F = far.base ** (-2 * pair_F / rotary_dim) / far.freq_F

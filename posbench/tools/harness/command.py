@@ -47,12 +47,12 @@ def harness(request: Request) -> None:
             "limit": config["limit"],
             "target_len": target,
         }
-        out = Path(config["out"] or _usual_place(checkpoint, config, settings))
+        out = Path(config["out"] or _usual_path(checkpoint, config, settings))
         write_json(out, {"model": checkpoint.name, **settings, **results})
         print(out)
 
 
-def _usual_place(checkpoint: Checkpoint, config: dict, settings: dict) -> Path:
+def _usual_path(checkpoint: Checkpoint, config: dict, settings: dict) -> Path:
     """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json."""
     folder = Path(config["results_dir"]).parent / "harness" / checkpoint.place.stem
     methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"

@@ -35,8 +35,8 @@ from posbench.tools.identify.measure import (
 from posbench.tools.identify.plan import (
     USUAL_BASE,
     Candidate,
+    candidates_of_own_scaling,
     chosen_candidates,
-    own_candidates,
     setting_candidates,
 )
 from posbench.tools.identify.show import (
@@ -239,6 +239,7 @@ def _asked_factor(
 def _candidates(
     raw: dict, factor: float, config: JobConfig, scaled_encoding: dict | None
 ) -> list[Candidate]:
+    """Candidates of a request: those of candidates=, or all that apply to the checkpoint."""
     base = config.encoding.get("base") or USUAL_BASE
     candidates = setting_candidates(config.train.train_len, factor, raw["fed"], base)
     if method_name(config.encoding) == "as_trained":
@@ -246,7 +247,7 @@ def _candidates(
         words = "the checkpoint as transformers builds it"
         candidates[0] = replace(candidates[0], words=words)
     if scaled_encoding:
-        candidates = own_candidates(scaled_encoding) + candidates
+        candidates = candidates_of_own_scaling(scaled_encoding) + candidates
     return chosen_candidates(candidates, raw["candidates"])
 
 

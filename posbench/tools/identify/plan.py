@@ -22,7 +22,7 @@ from posbench.config.identity import NO_SCALE
 from posbench.config.names import group_yamls
 
 USUAL_BASE = 1e4  # that an engine takes where it is given none
-PUBLISHED = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
+PUBLISHED_TURNS = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ def setting_candidates(
     methods = _Methods(original, factor)
     target = round(factor * original)
     return [
-        Candidate("none", "no scaling", _node("none")),
+        Candidate("none", "no scaling", _extension_node("none")),
         Candidate(
             "cut",
             f"no scaling, and the text cut to its last {original:,} tokens",
-            _node("none"),
+            _extension_node("none"),
             cut=original,
         ),
         Candidate(
             "window",
             f"no scaling, and a window of {original:,} tokens",
-            _node("window", window=original),
+            _extension_node("window", window=original),
         ),
-        *_by_factor("pi", "linear interpolation", methods.fixed, factor),
-        *_by_factor("ntk", "NTK by the base", methods.fixed, factor),
+        *_candidates_by_factor("pi", "linear interpolation", methods.fixed, factor),
+        *_candidates_by_factor("ntk", "NTK by the base", methods.fixed, factor),
         *_dynamic_candidates(methods, factor, fed, target),
-        *_by_factor("yarn", "YaRN", lambda _, times=1.0: methods.yarn(times), factor),
+        *_candidates_by_factor("yarn", "YaRN", lambda _, times=1.0: methods.yarn(times), factor),
         *_yarn_candidates(methods, factor, original, target),
         Candidate("llama3", f"llama3's scaling with factor {factor:g}", methods.fixed("llama3")),
         *_base_candidates(methods, factor, base),
@@ -74,7 +74,8 @@ def setting_candidates(
     ]
 
 
-def _node(name: str, **arguments: object) -> dict:
+def _extension_node(name: str, **arguments: object) -> dict:
+    """Content of an extension's yaml with other arguments."""
     return {**group_yamls("extension")[name], **arguments}
 
 
@@ -88,18 +89,18 @@ class _Methods:
     def fixed(self, name: str, times: float = 1.0, **arguments: object) -> dict:
         """An extension for `times` the factor at every length."""
         target = max(1, round(times * self.factor * self.original))
-        return _node(name, mode="fixed", target_len=target, **arguments)
+        return _extension_node(name, mode="fixed", target_len=target, **arguments)
 
     def yarn(self, times: float = 1.0, trained: float = 1.0, **arguments: object) -> dict:
         """YaRN whose original length is `trained` times the right one.
 
         A pair makes so many times as many turns in it.
         """
-        turns = {key: number / trained for key, number in PUBLISHED.items()}
+        turns = {key: number / trained for key, number in PUBLISHED_TURNS.items()}
         return self.fixed("yarn", times, **{**turns, **arguments})
 
 
-def _by_factor(
+def _candidates_by_factor(
     name: str, words: str, make_node: Callable[..., dict], factor: float
 ) -> list[Candidate]:
     """A method with the factor, with half of it and with its double."""
@@ -111,13 +112,14 @@ def _by_factor(
 
 
 def _dynamic_candidates(methods: _Methods, factor: float, fed: int, target: int) -> list[Candidate]:
+    """Dynamic NTK as published, without a factor, fixed at the target, and with cached keys."""
     words = f"dynamic NTK with factor {factor:g}"
     return [
-        Candidate("dynamic_ntk", words, _node("dynamic_ntk", factor=factor)),
+        Candidate("dynamic_ntk", words, _extension_node("dynamic_ntk", factor=factor)),
         Candidate(
             "dynamic_ntk_by_length",
             "dynamic NTK with factor 1",
-            _node("dynamic_ntk", factor=1.0),
+            _extension_node("dynamic_ntk", factor=1.0),
         ),
         Candidate(
             "dynamic_ntk_fixed",
@@ -127,12 +129,12 @@ def _dynamic_candidates(methods: _Methods, factor: float, fed: int, target: int)
         Candidate(
             "dynamic_ntk_cached",
             f"{words}, keys cached token by token",
-            _node("dynamic_ntk", factor=factor, fed=1),
+            _extension_node("dynamic_ntk", factor=factor, fed=1),
         ),
         Candidate(
             "dynamic_ntk_pieces",
             f"{words}, keys cached {fed} at a time",
-            _node("dynamic_ntk", factor=factor, fed=fed),
+            _extension_node("dynamic_ntk", factor=factor, fed=fed),
         ),
     ]
 
@@ -176,14 +178,14 @@ def _base_candidates(methods: _Methods, factor: float, base: float) -> list[Cand
     """The usual base in place of the model's; none where it has the usual one."""
     if base == USUAL_BASE:
         return []
-    lost = _node("abf", base=USUAL_BASE)
+    lost = _extension_node("abf", base=USUAL_BASE)
     words = f"the base {USUAL_BASE:,.0f} in place of {base:,.0f}"
     return [
         Candidate("base_lost", f"no scaling, and {words}", lost),
         Candidate(
             "yarn_base_lost",
             f"YaRN with factor {factor:g}, and {words}",
-            _node("compose", parts=[lost, methods.yarn()]),
+            _extension_node("compose", parts=[lost, methods.yarn()]),
         ),
     ]
 
@@ -212,7 +214,7 @@ def chosen_candidates(
     return chosen
 
 
-def own_candidates(encoding: dict) -> list[Candidate]:
+def candidates_of_own_scaling(encoding: dict) -> list[Candidate]:
     """The scaling that a checkpoint's config.json has, as written and applied twice."""
     from posbench.position.geometry import Span
     from posbench.position.instantiate import make
@@ -226,7 +228,7 @@ def own_candidates(encoding: dict) -> list[Candidate]:
         coefficient = (rest - 1) / math.log(span.factor)
         scale = {**group_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}
     words = "the scaling of the checkpoint's config.json"
-    twice = _node("compose", parts=[scaling, scaling])
+    twice = _extension_node("compose", parts=[scaling, scaling])
     return [
         Candidate("own", words, scaling, scale),
         Candidate("own_twice", f"{words}, twice", twice, scale),

@@ -18,12 +18,19 @@ from posbench.tools.identify.plan import Candidate
 MOST_NAMED = 4  # candidates that a sentence names
 MOST_LENGTHS = 3  # columns of the table
 # Points of the figure.
-ROW = 14
-ACROSS = 300
-HEAD = 24
-BENEATH = 62
-AS_WRITTEN = ("pi", "ntk", "yarn", "llama3", "dynamic_ntk", "own")  # right where that was asked for
-COLUMNS = (
+ROW_HEIGHT = 14
+PLOT_WIDTH = 300
+HEAD_HEIGHT = 24
+BELOW_HEIGHT = 62
+RIGHT_WHEN_ASKED = (
+    "pi",
+    "ntk",
+    "yarn",
+    "llama3",
+    "dynamic_ntk",
+    "own",
+)  # right where that was asked for
+CSV_COLUMNS = (
     "candidate",
     "words",
     "length",
@@ -77,17 +84,17 @@ def verdict_sentence(content: dict) -> str:
         return f"None of {count} candidates: {content['why']}. {nearest}."
     if content["kind"] == CANNOT_TELL:
         return (
-            f"Cannot tell {best['words']} from {_untold(content)} by these texts: let the engine"
-            f" read longer ones, or more of them. {_evidence(best)}."
+            f"Cannot tell {best['words']} from {_untold_words(content)} by these texts: let the"
+            f" engine read longer ones, or more of them. {_evidence_sentence(best)}."
         )
     runner_up = others[0]
     return (
-        f"{_identified(best)}. {_evidence(best)}; the next, {runner_up['words']}, by"
-        f" {runner_up['points'][-1]['rms']:#.3g} rms."
+        f"{_identified_sentence(best)}. {_evidence_sentence(best)}; the next,"
+        f" {runner_up['words']}, by {runner_up['points'][-1]['rms']:#.3g} rms."
     )
 
 
-def _untold(content: dict) -> str:
+def _untold_words(content: dict) -> str:
     """Candidates that are not told from the best, such as "YaRN with factor 4 or 3 more"."""
     words = []
     for candidate in content["candidates"][1:]:
@@ -98,7 +105,7 @@ def _untold(content: dict) -> str:
     return " or ".join(words)
 
 
-def _identified(best: dict) -> str:
+def _identified_sentence(best: dict) -> str:
     """Sentence on the one candidate that the engine runs, without its full stop."""
     same = ", ".join(best["same"])
     if best["name"] == "none":
@@ -109,14 +116,14 @@ def _identified(best: dict) -> str:
             )
         return f"This engine ignores the setting: its losses are those of {best['words']}"
     sentence = f"This engine runs {best['words']}"
-    if best["name"] in AS_WRITTEN:
+    if best["name"] in RIGHT_WHEN_ASKED:
         sentence += " as written"
     if same:
         sentence += f" (at these lengths the same as {same})"
     return sentence
 
 
-def _evidence(best: dict) -> str:
+def _evidence_sentence(best: dict) -> str:
     """Distance of the best candidate at the longest length."""
     point = best["points"][-1]
     mean = f"{point['mean'][0]:+z.4f} nats in the mean and {point['rms']:#.3g} rms for each token"
@@ -176,17 +183,17 @@ def candidate_csv(content: dict) -> str:
                     point["correlation"],
                 ]
             )
-    return pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
+    return pandas.DataFrame(rows, columns=CSV_COLUMNS).to_csv(index=False)
 
 
 def candidate_figure(content: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows = content["candidates"]
     margin = max(text_width(row["words"], FONT_SIZE, "bold") for row in rows) + 12
-    height = ROW * len(rows)
+    height = ROW_HEIGHT * len(rows)
     title = f"{content['name']}: the setting that it runs"
-    frame = Frame(title, margin + ACROSS, HEAD + height + BENEATH)
-    axes = frame.axes(margin, HEAD, ACROSS, height)
+    frame = Frame(title, margin + PLOT_WIDTH, HEAD_HEIGHT + height + BELOW_HEIGHT)
+    axes = frame.axes(margin, HEAD_HEIGHT, PLOT_WIDTH, height)
     _draw_marks(axes, content)
     _draw_scales(axes, rows)
     for index, row in enumerate(rows):
@@ -209,6 +216,7 @@ def candidate_figure(content: dict):
 
 
 def _draw_marks(axes, content: dict) -> None:
+    """Draw the rms of each candidate, a mark for each length in a colour of its own."""
     rows = content["candidates"]
     for index, length in enumerate(content["lengths"]):
         rms = []
@@ -229,8 +237,8 @@ def _draw_scales(axes, rows: Sequence[dict]) -> None:
     """A scale that is logarithmic but for 0, and the dashed line of rounding."""
     positive = [point["rms"] for row in rows for point in row["points"] if point["rms"]]
     axes.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.3, subs=[2, 5])
-    axes.xaxis.set_major_formatter(_tick)
-    axes.xaxis.set_minor_formatter(_tick)
+    axes.xaxis.set_major_formatter(_tick_label)
+    axes.xaxis.set_minor_formatter(_tick_label)
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
     axes.axvline(MOST_ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
@@ -239,5 +247,5 @@ def _draw_scales(axes, rows: Sequence[dict]) -> None:
     axes.set_xlabel("rms of differences, nats per token", fontsize=FONT_SIZE)
 
 
-def _tick(value: float, _: int) -> str:
+def _tick_label(value: float, _: int) -> str:
     return f"{value:g}"

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 AS_IT_IS = "none"
-BEYOND = (2, 1.75, 1.5, 1.25)  # lengths as multiples of the training length
-WITHIN = tuple(2.0**-n for n in range(40))
-SHORTEST = 32  # tokens
+LENGTHS_BEYOND = (2, 1.75, 1.5, 1.25)  # lengths as multiples of the training length
+LENGTHS_WITHIN = tuple(2.0**-n for n in range(40))
+SHORTEST_TEXT = 32  # tokens
 MOST_TEXTS = 256
 
 Seconds = Callable[[str, int], float]  # of one text: extension and length
@@ -57,13 +57,13 @@ def choose_look(
     A text beyond the training length is read by at least one of the `extensions`, and by all that
     fit.
     """
-    for part in BEYOND:
+    for part in LENGTHS_BEYOND:
         look = Look(min(longest, round(part * train_len)), (AS_IT_IS, *extensions[:1]))
         if look.length > train_len and look.seconds(seconds_of_text) <= budget:
             return look.and_extensions(extensions, seconds_of_text, budget)
-    for part in WITHIN:
+    for part in LENGTHS_WITHIN:
         look = Look(min(longest, int(part * train_len)))
-        if look.length < min(SHORTEST, train_len, longest):
+        if look.length < min(SHORTEST_TEXT, train_len, longest):
             return None
         if look.seconds(seconds_of_text) <= budget:
             return look

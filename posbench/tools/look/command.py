@@ -33,16 +33,16 @@ from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch_one
 from posbench.sweep.verdict import judge_job
 from posbench.tools.advice.plan import method_node
-from posbench.tools.look.choice import AS_IT_IS, SHORTEST, Look, Seconds, choose_look
+from posbench.tools.look.choice import AS_IT_IS, SHORTEST_TEXT, Look, Seconds, choose_look
 from posbench.tools.request import METHOD_GROUPS, single_model_request
 
 SCRIPT = "scripts/look.py"
-EVALUATE = ("split", "documents", "dtype", "seed", "batch_tokens")  # that the time leaves open
-SPARE = 0.15  # share of the time that no plan uses
+EVALUATE_KEYS = ("split", "documents", "dtype", "seed", "batch_tokens")  # that the time leaves open
+SPARE_SHARE = 0.15  # share of the time that no plan uses
 # Times of planning: the process that evaluates imports as much, and reads the weights.
-LOADING = 2.0
-REPORT = 8.0  # seconds of a report of a few evaluations
-SHORT = 1 / 3  # share of the time below which a plan is carried out at once
+LOADING_PER_PLANNING = 2.0
+REPORT_SECONDS = 8.0  # seconds of a report of a few evaluations
+SHORT_SHARE = 1 / 3  # share of the time below which a plan is carried out at once
 # Those of experiment=pretrained; the first are kept where time is short.
 EXTENSIONS = ("yarn", "pi", "rerope", "streaming")
 
@@ -63,13 +63,13 @@ def look(request: Request) -> None:
         documents = group_yamls("experiment")["pretrained"]["base"]["evaluate.documents"]
         config = {**config, "evaluate": {**config["evaluate"], "documents": documents}}
     first_look = FirstLook(config, request.launcher, shlex.join(sys.orig_argv), job, began)
-    chosen = first_look.chosen()
-    print("\n".join(first_look.described(chosen)), file=sys.stderr, flush=True)
+    chosen = first_look.choose()
+    print("\n".join(first_look.plan_lines(chosen)), file=sys.stderr, flush=True)
     if config["dry"]:
         check_devices([job], request.launcher)
         return
-    first_look.keep(chosen)
-    first_look.show(first_look.measured(chosen))
+    first_look.write_choice(chosen)
+    first_look.show(first_look.measure(chosen))
 
 
 def _of_one_model(request: Request) -> dict:
@@ -82,7 +82,7 @@ def _of_one_model(request: Request) -> dict:
         f"{SCRIPT} looks at",
         "or give run= of the fine-tuned one",
         METHOD_GROUPS,
-        EVALUATE,
+        EVALUATE_KEYS,
         f"what {SCRIPT} chooses (by_position, sized by minutes=)",
     )
     models = [word for word in request.words if word.startswith(("model.path=", "run="))]
@@ -121,14 +121,16 @@ class FirstLook:
         config = self.job.config
         self.train_len = config.train.train_len
         self.timing = Timing([self.job])
-        self.without = self._without()
+        self.left_out = self._reasons_without_effect()
         self.extensions = []
-        if AS_IT_IS not in self.without:
-            self.extensions = [name for name in EXTENSIONS if name not in self.without]
-        self.loading = LOADING * (time.monotonic() - self.began)
-        self.document = self._longest_document()
-        reach = self.train_len if AS_IT_IS in self.without else 2 * self.train_len
-        self.longest = min(self.document - 1, reach)  # a text and the token behind its last one
+        if AS_IT_IS not in self.left_out:
+            self.extensions = [name for name in EXTENSIONS if name not in self.left_out]
+        self.loading_seconds = LOADING_PER_PLANNING * (time.monotonic() - self.began)
+        self.longest_document = self._longest_document()
+        reach = self.train_len if AS_IT_IS in self.left_out else 2 * self.train_len
+        self.longest = min(
+            self.longest_document - 1, reach
+        )  # a text and the token behind its last one
         if self.longest < 2:
             raise ConfigError(
                 f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"
@@ -142,9 +144,9 @@ class FirstLook:
         self.identity = sha256_json([self.job.run.id, self.raw["minutes"], self.raw["evaluate"]])
         self.seconds_of_text(AS_IT_IS, self.longest)  # measured now, as a part of the time
 
-    def _without(self) -> dict[str, str]:
+    def _reasons_without_effect(self) -> dict[str, str]:
         """{extension that does not act on this model: reason}."""
-        verdict = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
+        verdict = judge_job(self.job_of(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
         if verdict.refused:
             raise ConfigError(verdict.refused)
         reasons = {method_name(cell.extension): of.reason for cell, of in verdict.cells.items()}
@@ -162,7 +164,7 @@ class FirstLook:
                 longest = max(longest, int(length))
         return longest
 
-    def planned(self, look: Look) -> Job:
+    def job_of(self, look: Look) -> Job:
         """The job that makes a look."""
         evaluate = {
             **self.raw["evaluate"],
@@ -186,124 +188,129 @@ class FirstLook:
             self.job, dtype, method_node("extension", method), NO_SCALE, volume
         )
 
-    def missing(self, look: Look) -> set[str]:
+    def missing_methods(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""
-        return {method_name(cell.extension) for cell in self.planned(look).cells if cell.missing()}
+        return {method_name(cell.extension) for cell in self.job_of(look).cells if cell.missing()}
 
     def seconds_left(self, spare: float = 0.0) -> float:
         """Seconds left for reading, beside what loads a model and writes the page."""
         whole = 60 * self.raw["minutes"] * (1 - spare)
-        return whole - (time.monotonic() - self.began) - self.loading - REPORT
+        return whole - (time.monotonic() - self.began) - self.loading_seconds - REPORT_SECONDS
 
-    def to_read(self, look: Look, slower: float = 1.0) -> Seconds:
+    def seconds_to_read(self, look: Look, slower: float = 1.0) -> Seconds:
         """Estimated seconds of a text of a look, by extension; stored evaluations cost nothing."""
-        missing = self.missing(replace(look, methods=(AS_IT_IS, *self.extensions)))
+        missing = self.missing_methods(replace(look, methods=(AS_IT_IS, *self.extensions)))
 
         def seconds(method: str, length: int) -> float:
             return slower * self.seconds_of_text(method, length) if method in missing else 0.0
 
         return seconds
 
-    def chosen(self) -> Look:
+    def choose(self) -> Look:
         """The look that fits into the time, with the same texts for the same command as before.
 
         Raises ConfigError if the time allows nothing.
         """
-        budget = self.seconds_left(SPARE)
+        budget = self.seconds_left(SPARE_SHARE)
         stored = read_json(self.choice_file) if self.choice_file.exists() else {}
         if stored.get("asked") == self.identity:
-            return self.extended(Look(stored["length"], texts=stored["texts"]), budget)
+            return self.with_fitting_extensions(
+                Look(stored["length"], texts=stored["texts"]), budget
+            )
         look = choose_look(
             self.seconds_of_text, self.train_len, self.longest, self.extensions, budget
         )
         if look is None:
-            least = Look(min(SHORTEST, self.longest, self.train_len))
+            least = Look(min(SHORTEST_TEXT, self.longest, self.train_len))
             raise ConfigError(
                 f"minutes={self.raw['minutes']:g} are too few on this machine: give"
-                f" minutes={self.minutes(least)}."
+                f" minutes={self.minutes_needed(least)}."
             )
-        look = self.extended(look, budget)
+        look = self.with_fitting_extensions(look, budget)
         has_all_methods = set(self.extensions) <= set(look.methods)
-        if self.missing(look) and (look.length <= self.train_len or has_all_methods):
+        if self.missing_methods(look) and (look.length <= self.train_len or has_all_methods):
             look = look.and_texts(self.seconds_of_text, budget)
         return look
 
-    def keep(self, look: Look) -> None:
+    def write_choice(self, look: Look) -> None:
         """Write down the texts, for the next call of the same command."""
         choice = {"asked": self.identity, "length": look.length, "texts": look.texts}
         write_json(self.choice_file, choice)
 
-    def extended(self, look: Look, budget: float, slower: float = 1.0) -> Look:
+    def with_fitting_extensions(self, look: Look, budget: float, slower: float = 1.0) -> Look:
         """A look with the extensions that fit."""
         names = self.extensions if look.length > self.train_len else ()
-        return look.and_extensions(names, self.to_read(look, slower), budget)
+        return look.and_extensions(names, self.seconds_to_read(look, slower), budget)
 
-    def minutes(self, look: Look) -> int:
+    def minutes_needed(self, look: Look) -> int:
         """minutes= with which a look fits."""
         used = 60 * self.raw["minutes"] - self.seconds_left()
-        seconds = (look.seconds(self.seconds_of_text) + used) / (1 - SPARE)
+        seconds = (look.seconds(self.seconds_of_text) + used) / (1 - SPARE_SHARE)
         return max(1, math.ceil(seconds / 60))
 
-    def described(self, look: Look) -> list[str]:
+    def plan_lines(self, look: Look) -> list[str]:
         """Lines on what is read, how long it takes, and why not more."""
         texts = plural(look.texts, "text")
         texts += f" of {look.length:,} tokens of {self.job.config.data['name']}"
         methods = ", ".join(["as it is", *look.methods[1:]])
         lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {methods}"]
-        lines += self._limits(look)
-        if not self.missing(look):
+        lines += self._limit_lines(look)
+        if not self.missing_methods(look):
             return [*lines, "everything is there already"]
-        reading = look.seconds(self.to_read(look))
-        duration = duration_words(reading + self.loading + REPORT)
+        reading = look.seconds(self.seconds_to_read(look))
+        duration = duration_words(reading + self.loading_seconds + REPORT_SECONDS)
         of_it = f"{duration_words(reading)} of it reading"
         return [*lines, f"about {duration} ({of_it}), by {self.timing.basis}"]
 
-    def _limits(self, look: Look) -> list[str]:
+    def _limit_lines(self, look: Look) -> list[str]:
         """Lines on what is not read, and why."""
         whole = Look(2 * self.train_len, (AS_IT_IS, *self.extensions))
-        if AS_IT_IS in self.without:
-            return [f"not beyond {self.train_len:,} tokens: {self.without[AS_IT_IS]}"]
+        if AS_IT_IS in self.left_out:
+            return [f"not beyond {self.train_len:,} tokens: {self.left_out[AS_IT_IS]}"]
         lines = []
         if look.length == self.longest < whole.length:
             lines.append(
                 f"not to {whole.length:,} tokens, twice the training length: the longest document"
-                f" has {self.document:,}"
+                f" has {self.longest_document:,}"
             )
         elif look.length < whole.length or set(look.methods) < set(whole.methods):
             lines.append(
                 f"the whole, {whole.length:,} tokens with all extensions, needs"
-                f" minutes={self.minutes(whole)}"
+                f" minutes={self.minutes_needed(whole)}"
             )
-        lines += [f"without {name}: {reason}" for name, reason in self.without.items()]
+        lines += [f"without {name}: {reason}" for name, reason in self.left_out.items()]
         return lines
 
-    def measured(self, look: Look) -> Look:
+    def measure(self, look: Look) -> Look:
         """Evaluate what is missing. Returns the look that was read.
 
         If all takes long, one method comes before the others, to see how many fit.
         """
-        missing = self.missing(look)
+        missing = self.missing_methods(look)
         to_do = [name for name in look.methods if name in missing]
-        if len(to_do) > 1 and look.seconds(self.to_read(look)) > SHORT * self.seconds_left():
+        if (
+            len(to_do) > 1
+            and look.seconds(self.seconds_to_read(look)) > SHORT_SHARE * self.seconds_left()
+        ):
             others = to_do[1:]
             look = replace(look, methods=tuple(m for m in look.methods if m not in others))
             look = self._measure_first(look, to_do[0])
-        if self.missing(look):
-            self._launched(look)
+        if self.missing_methods(look):
+            self._launch(look)
         return look
 
     def _measure_first(self, look: Look, method: str) -> Look:
         """Evaluate a look of which one method is missing; then extend it by what still fits."""
         began = time.monotonic()
-        job = self._launched(look)
+        job = self._launch(look)
         (path,) = [cell.path for cell in job.cells if method_name(cell.extension) == method]
         seconds = load_evaluation(path).rows[0]["seconds"]
-        self.loading = time.monotonic() - began - seconds
+        self.loading_seconds = time.monotonic() - began - seconds
         slower = seconds / (look.texts * self.seconds_of_text(method, look.length))
-        look = self.extended(look, self.seconds_left(), slower)
-        to_go = look.seconds(self.to_read(look, slower)) + REPORT
-        if self.missing(look):
-            to_go += self.loading
+        look = self.with_fitting_extensions(look, self.seconds_left(), slower)
+        to_go = look.seconds(self.seconds_to_read(look, slower)) + REPORT_SECONDS
+        if self.missing_methods(look):
+            to_go += self.loading_seconds
         message = (
             f"that took {duration_words(seconds)}, {slower:.1f} times the estimate:"
             f" {duration_words(to_go)} to go"
@@ -315,8 +322,9 @@ class FirstLook:
         print(message, file=sys.stderr)
         return look
 
-    def _launched(self, look: Look) -> Job:
-        job = self.planned(look)
+    def _launch(self, look: Look) -> Job:
+        """Evaluate what is missing of a look, and return its job. Raises RunError if that fails."""
+        job = self.job_of(look)
         launch_one(job, self.launcher, self.command, good=("done", "exists", "noop"))
         return job
 
@@ -328,7 +336,7 @@ class FirstLook:
 
         paths = []
         losses = {}  # {method: losses [N, T]}
-        for cell in self.planned(look).cells:
+        for cell in self.job_of(look).cells:
             if cell.path.exists():
                 name = method_name(cell.extension)
                 stored = load_evaluation(cell.path).stored.at("nll", look.length)

@@ -109,7 +109,7 @@ class LoadedRun:
                 f"The text of data={corpus.name} has changed since {self.id} was trained on it:"
                 " restore it."
             )
-        return fit_corpus(corpus, self._trained)
+        return fit_corpus(corpus, self._training_config)
 
     def reached(self) -> dict:
         """The data configuration of the training, with a path that leads to something from here."""
@@ -135,7 +135,8 @@ class LoadedRun:
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
-    def _trained(self) -> JobConfig:
+    def _training_config(self) -> JobConfig:
+        """Configuration of the training alone, of the parts that make its model."""
         return JobConfig.of({part: self.config[part] for part in TRAINING})
 
     @cached_property
@@ -155,7 +156,7 @@ class LoadedRun:
         from posbench.model.build import load_model
 
         vocab_size = self.corpus.vocab_size
-        model = load_model(self.directory, self._trained, vocab_size, self.device)
+        model = load_model(self.directory, self._training_config, vocab_size, self.device)
         return model.requires_grad_(False)
 
     def encode(self, text: str) -> "torch.Tensor":
@@ -199,7 +200,7 @@ class LoadedRun:
             settings["lengths"] = lengths
         if protocol is not None:
             settings["protocol"] = protocol
-        job = self._plan(extension, scale_attention, settings, allow_untested)
+        job = self._job_of_evaluation(extension, scale_attention, settings, allow_untested)
         judged = judge_job(job)
         _check_legal(judged)
         corpus = self._evaluated_text(job.config)
@@ -226,7 +227,7 @@ class LoadedRun:
             return read_text_of(self.corpus, replace(config, data=self.reached()), text, split)
         return self.prepared([ALL]) if split == ALL else self.corpus
 
-    def _plan(
+    def _job_of_evaluation(
         self,
         extension: MethodChoice,
         scale_attention: MethodChoice,
@@ -242,7 +243,7 @@ class LoadedRun:
         arguments = {}
         for key, value in keywords.items():
             target = settings if key in settings_names else arguments
-            target[key] = _native(value)
+            target[key] = _as_python(value)
         raw = {
             **{part: self.config[part] for part in TRAINING},
             "extension": chosen_node("extension", extension, arguments, settings_names),
@@ -369,14 +370,14 @@ def _check_legal(judged: JobVerdict) -> None:
             )
 
 
-def _native(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     """numpy numbers and arrays as Python's, a tuple or a range as a list.
 
-    >>> _native((1, range(2)))
+    >>> _as_python((1, range(2)))
     [1, [0, 1]]
     """
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple | range):
-        return [_native(entry) for entry in value]
+        return [_as_python(entry) for entry in value]
     return value

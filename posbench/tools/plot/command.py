@@ -11,19 +11,19 @@ from posbench.report.figures.style import FORMATS, write_figure
 from posbench.report.frame import frame_by_source
 from posbench.report.plot import Options, checked_choice, draw_figure, split_words
 from posbench.results.sweep_names import runs_of_sweeps
-from posbench.tools.explore.command import COMMITTED, USUAL
+from posbench.tools.explore.command import REPORTED_FOLDER, USUAL_RESULTS
 
 if TYPE_CHECKING:
     import pandas
 
-NAMES = [field.name for field in fields(Options) if field.name != "labels"]
-PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
+OPTION_NAMES = [field.name for field in fields(Options) if field.name != "labels"]
+PIXELS_PER_INCH = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
 
 
 def plot_words(words: list[str]) -> None:
     """Draw the figure that the words describe, and print its files and its caption."""
     named = [word for word in words if "=" not in word]
-    paths = [path for word in named for path in _paths(word)]
+    paths = [path for word in named for path in _paths_named(word)]
     if not paths:
         raise ConfigError(
             "Nothing to draw is named: give folders of runs or of reports, CSVs, names of sweeps,"
@@ -35,9 +35,11 @@ def plot_words(words: list[str]) -> None:
     without_rows = table.attrs.get("empty")  # names of results
     table = _rows_with(table, request.columns)
     name = f"{Path(named[0]).resolve().stem}-{options.y or 'curve'}"
-    stem, formats = _files(request.out, request.formats, name)
+    stem, formats = _stem_and_formats(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
-    list_files(write_figure(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
+    list_files(
+        write_figure(figure, stem, formats, {"dpi": PIXELS_PER_INCH[options.size]}, fonts="none")
+    )
     print(*caption(), sep="\n")
     if without_rows:
         print(f"Left out, since it holds nothing of this kind: {', '.join(without_rows)}.")
@@ -66,19 +68,21 @@ def _request(words: Iterable[str]) -> PlotRequest:
             values[name] = value
     out = values.pop("out", None)
     formats = values.pop("format", None)
-    limits = {name: _ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values}
-    settings = {name: values.pop(name) for name in NAMES if name in values}
+    limits = {
+        name: _axis_ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values
+    }
+    settings = {name: values.pop(name) for name in OPTION_NAMES if name in values}
     return PlotRequest(Options(**settings, **limits, labels=labels), values, out, formats)
 
 
-def _paths(word: str) -> list[str]:
+def _paths_named(word: str) -> list[str]:
     """The path that a word is, the folder of the reported experiment, or the runs of the sweep of
     that name."""
     if Path(word).exists():
         return [word]
-    if (COMMITTED / word).is_dir():
-        return [str(COMMITTED / word)]
-    runs = runs_of_sweeps(Path(USUAL)).get(word)
+    if (REPORTED_FOLDER / word).is_dir():
+        return [str(REPORTED_FOLDER / word)]
+    runs = runs_of_sweeps(Path(USUAL_RESULTS)).get(word)
     return list(map(str, runs)) if runs else [word]
 
 
@@ -104,29 +108,29 @@ def _rows_with(table: "pandas.DataFrame", values: dict[str, str]) -> "pandas.Dat
     """Rows that have one of the listed values in each column: {column: values}."""
     for name, text in values.items():
         if name not in table:
-            words = [*NAMES, "labels.NAME", "format", "out", *table.columns]
+            words = [*OPTION_NAMES, "labels.NAME", "format", "out", *table.columns]
             raise ConfigError(
                 f"{name} is no word of a figure{did_you_mean(name, words)}: choose from"
                 f" {', '.join(words)}."
             )
-        texts = table[name].map(_text)
+        texts = table[name].map(_typed_cell)
         table = table[
             texts.isin([checked_choice(name, value, texts) for value in split_words(text)])
         ]
     return table
 
 
-def _text(value: object) -> str:
+def _typed_cell(value: object) -> str:
     """Value of a cell as a user types it, such as "none" or "64"."""
     if value is None or value != value:  # nan
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _ends(name: str, text: str) -> tuple[float | None, float | None]:
+def _axis_ends(name: str, text: str) -> tuple[float | None, float | None]:
     """Two ends of an axis; None for an empty one.
 
-    >>> _ends("xlim", "64,")
+    >>> _axis_ends("xlim", "64,")
     (64.0, None)
     """
     try:
@@ -142,7 +146,7 @@ def _ends(name: str, text: str) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
+def _stem_and_formats(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
     """Path of the files without their ending, and their formats.
 
     `out` is a folder, or a file whose ending is the first of the formats."""

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.data.tokenfile import TokenFile
 
-LENGTHS = [2**n for n in range(8, 18)]
-SEQUENCE = 32  # tokens
-HEAD = (
+COUNTED_LENGTHS = [2**n for n in range(8, 18)]
+OVERLAP_TOKENS = 32  # tokens
+TABLE_HEAD = (
     f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13} "
     " documents of more than L tokens"
 )
@@ -41,7 +41,7 @@ def prepare_data(request: Request) -> None:
             f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint"
             f" {corpus.fingerprint[:16]}, in {corpus.folder}"
         )
-        print(HEAD)
+        print(TABLE_HEAD)
         for split in splits:
             print(_split_line(split, getattr(corpus, split)))
         if ALL not in splits:
@@ -49,11 +49,13 @@ def prepare_data(request: Request) -> None:
 
 
 def _split_line(split: str, tokens: "TokenFile") -> str:
-    """Line below HEAD, with the numbers of documents that are longer than each of LENGTHS."""
+    """Line below TABLE_HEAD, with the numbers of documents that are longer than each of
+    COUNTED_LENGTHS.
+    """
     n_bytes = int(tokens.n_bytes.sum(dtype="int64"))
     n_tokens = len(tokens.tokens)
     lengths = tokens.document_lengths()
-    longer = {length: int((lengths > length).sum()) for length in LENGTHS}
+    longer = {length: int((lengths > length).sum()) for length in COUNTED_LENGTHS}
     listed = ", ".join(f"{length}: {count}" for length, count in longer.items() if count)
     return (
         f"  {split:10}{len(lengths):11,}{n_tokens:14,}{n_bytes:14,}{n_bytes / n_tokens:13.3f}"
@@ -62,13 +64,14 @@ def _split_line(split: str, tokens: "TokenFile") -> str:
 
 
 def _print_overlap(corpus: "Corpus") -> None:
+    """Print the share of validation and test sequences that stand in the training text too."""
     from posbench.data.tokenfile import overlap, sequence_hashes
 
-    training = sequence_hashes(corpus.train, SEQUENCE)
+    training = sequence_hashes(corpus.train, OVERLAP_TOKENS)
     for split in ("validation", "test"):
-        share, share_D = overlap(getattr(corpus, split), training, SEQUENCE)
+        share, share_D = overlap(getattr(corpus, split), training, OVERLAP_TOKENS)
         copied = int((share_D > 0.5).sum())
         print(
-            f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too,"
-            f" most of {copied} documents"
+            f"  {split}: {share:.2%} of its sequences of {OVERLAP_TOKENS} tokens stand in training"
+            f" too, most of {copied} documents"
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from posbench.report.report import Report
 
 # words of a report that pools folders
-BESIDE_RUNS = ("runs", "name", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
+KEYS_BESIDE_RUNS = ("runs", "name", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Selection:
     jobs: list[Job] = field(default_factory=list)  # of a sweep
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """True if there is nothing to report."""
         return not (self.csvs or self.evidence or any(path.exists() for path in self.paths))
 
@@ -56,8 +56,8 @@ def report(request: Request) -> None:
 
     # demo reports with the keys of run.py, which has no figures
     bars = checked_bars(request.cfgs[0].get("bars", INTERVAL))
-    selection = _select(request)
-    if selection.empty:
+    selection = _selection(request)
+    if selection.is_empty:
         reasons = f" ({'; '.join(selection.notes)})" if selection.notes else ""
         raise ConfigError(
             f"There is nothing to report yet{reasons}: run '{selection.command}' first."
@@ -88,7 +88,8 @@ def table_text(made_report: "Report") -> str:
     return made_report.table_text(shutil.get_terminal_size().columns, colour=True)
 
 
-def _select(request: Request) -> Selection:
+def _selection(request: Request) -> Selection:
+    """Results that a request names: runs=, the jobs of a sweep, or all of a folder."""
     cfg = request.cfgs[0]
     experiment = request.experiment
     if cfg["runs"] is not None:
@@ -97,7 +98,7 @@ def _select(request: Request) -> Selection:
                 "runs= names what to report, and so do -m and run=: give one of them."
             )
         reason = "beside runs=, which names what to report: leave one of them out"
-        check_effect(request.words, BESIDE_RUNS, reason)
+        check_effect(request.words, KEYS_BESIDE_RUNS, reason)
         named = _named_results(cfg)
         named.name = request.name or "runs"
         named.title = request.title or named.title

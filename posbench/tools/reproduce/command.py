@@ -30,7 +30,7 @@ from posbench.tools.run.command import show_plan
 
 MISSES_SHOWN = 10  # misses that are listed, worst first
 COMPARED_FILE = "compared.json"  # result of the last comparison; exists only after a complete rerun
-TOLERANCES = {"nll", "share", "token"}
+TOLERANCE_KINDS = {"nll", "share", "token"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class RowPair:
     """Reported row and its rerun, None if the rerun lacks it. `allowed` is in nats/token."""
 
     reported: dict
-    again: dict | None
+    rerun: dict | None
     allowed: float
 
     @property
     def distance(self) -> float:
         """Absolute difference of the losses in nats/token; infinite if only one of them exists."""
         reported = self.reported["nll"]
-        again = self.again["nll"] if self.again else math.inf
+        again = self.rerun["nll"] if self.rerun else math.inf
         if reported == again:
             return 0.0
         if reported is None or again is None:
@@ -54,12 +54,13 @@ class RowPair:
 
     @property
     def missed(self) -> bool:
+        """True if the losses differ by more than is allowed."""
         return self.distance > self.allowed
 
 
 def pair_rows(
     reported: Sequence[dict],
-    again: Iterable[dict],
+    rerun_rows: Iterable[dict],
     nll: float,
     share: float = 0.0,
     token: float = 0.0,
@@ -69,19 +70,19 @@ def pair_rows(
     Allowed are `nll` nats/token, `share` of the distance above the floor, and `token` for a single
     token, which shrinks with the root of their number.
     """
-    reruns = {key(row): row for row in again}
-    floors = {_scored(row): row["nll"] for row in reported if reference_kind(row) == "floor"}
+    reruns = {key(row): row for row in rerun_rows}
+    floors = {_key_of_floor(row): row["nll"] for row in reported if reference_kind(row) == "floor"}
     pairs = []
     for row in reported:
         allowed = nll + token / math.sqrt(row["n_targets"])
-        floor = floors.get(_scored(row))
+        floor = floors.get(_key_of_floor(row))
         if floor is not None and row["nll"] is not None:
             allowed += share * max(0.0, row["nll"] - floor)
         pairs.append(RowPair(row, reruns.get(key(row)), allowed))
     return pairs
 
 
-def _scored(row: dict) -> tuple:
+def _key_of_floor(row: dict) -> tuple:
     """Key that a row shares with its floor.
 
     It includes the text, since one training may be evaluated on several.
@@ -91,7 +92,7 @@ def _scored(row: dict) -> tuple:
 
 def comparison_lines(pairs: list[RowPair]) -> list[str]:
     """Lines that summarize a comparison; the misses last, worst first."""
-    n_equal = sum(pair.again is not None and agree(pair.reported, pair.again) for pair in pairs)
+    n_equal = sum(pair.rerun is not None and agree(pair.reported, pair.rerun) for pair in pairs)
     missed = sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
     n_within = len(pairs) - len(missed)
     all_equal = n_equal == len(pairs)
@@ -105,7 +106,7 @@ def comparison_lines(pairs: list[RowPair]) -> list[str]:
             f" {_row_in_words(worst.reported)}"
         )
     for pair in missed[:MISSES_SHOWN]:
-        now = "missing" if pair.again is None else f"{pair.again['nll']}"
+        now = "missing" if pair.rerun is None else f"{pair.rerun['nll']}"
         lines.append(
             f"missed: {_row_in_words(pair.reported)}: reported {pair.reported['nll']}, now {now},"
             f" allowed {pair.allowed:.3g}"
@@ -116,6 +117,7 @@ def comparison_lines(pairs: list[RowPair]) -> list[str]:
 
 
 def _row_in_words(row: dict) -> str:
+    """Words that tell a row from all others: run, protocol, methods, length and position."""
     method = f"{row['encoding']} {row['extension']} + {row['scale_attention']}"
     words = f"{row['run_id']} {row['protocol']} {method}, length {row['length']}"
     return words if row["position"] is None else f"{words} position {row['position']}"
@@ -136,7 +138,7 @@ class Reported:
         experiment = request.experiment
         config = request.cfgs[0]
         tolerance = experiment.get("tolerance") or {}
-        if "nll" not in tolerance or not set(tolerance) <= TOLERANCES:
+        if "nll" not in tolerance or not set(tolerance) <= TOLERANCE_KINDS:
             raise ConfigError(
                 "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if"
                 " wanted share and token): such as experiment=demo."
@@ -196,9 +198,9 @@ def _compare_runs(patterns: Sequence[str], rows: list[dict], reported: Reported)
     results = find_results(patterns).without_csvs("does not say by which weights it was made")
     evaluations = [load_evaluation(path) for path in results.eval_files()]
     pooled, *_ = pool(evaluations, results.evidence)
-    again = [row for evaluation in pooled for row in evaluation.rows]
-    pairs = pair_rows(rows, again, **reported.tolerance)
-    if all(pair.again is None for pair in pairs):
+    rerun_rows = [row for evaluation in pooled for row in evaluation.rows]
+    pairs = pair_rows(rows, rerun_rows, **reported.tolerance)
+    if all(pair.rerun is None for pair in pairs):
         raise ConfigError(
             f"runs={','.join(patterns)} holds none of the {len(pairs)} rows of"
             f" {reported.folder}/rows.csv that are asked for: a training with other settings is"
@@ -233,18 +235,18 @@ def _rerun(request: Request, jobs: list[Job], rows: list[dict], reported: Report
     failed = any(result.failures for result in results)
     if failed:
         print("\n".join(failure_lines(results)), file=sys.stderr)
-    again = []
+    rerun_rows = []
     for job in jobs:
         for cell in job.cells:
             if cell.path.exists():
-                again += read_eval(cell.path)
-    pairs = pair_rows(rows, again, **reported.tolerance)
+                rerun_rows += read_eval(cell.path)
+    pairs = pair_rows(rows, rerun_rows, **reported.tolerance)
     missed = any(pair.missed for pair in pairs)
     lines = [
         f"{reported.folder}/rows.csv against {reported.rerun_dir}, {len(jobs)} of its trainings",
         *comparison_lines(pairs),
     ]
     print("\n".join(lines))
-    commits = sorted({str(row["commit"]) for row in again})
+    commits = sorted({str(row["commit"]) for row in rerun_rows})
     write_json(compared, {"lines": lines, "missed": missed, "commit": commits})
     return int(missed or failed)

@@ -26,8 +26,8 @@ from posbench.tools.report.command import report, table_text
 
 MOST_RANKINGS = 3  # that a sweep prints at its end
 # Words that say where and not what: beside them alone, a command does what the defaults say.
-PLACES = ("device=", "jobs=", "name=", "results_dir=", "cache_dir=", "report_dir=", "log.")
-FIRST_SECONDS = 2.0  # between two looks for the first evaluations
+PLACE_KEYS = ("device=", "jobs=", "name=", "results_dir=", "cache_dir=", "report_dir=", "log.")
+SECONDS_BETWEEN_LOOKS = 2.0  # between two looks for the first evaluations
 STATUS_WORDS = {
     "done": "evaluated",
     "exists": "there already",
@@ -81,10 +81,10 @@ def run(request: Request) -> int:
     _announce(request, jobs)
     counted = [*missing_parents(jobs), *jobs]
     to_make = unfinished([*missing_parents(open_jobs), *open_jobs])
-    with _first_report(jobs, request.experiment.get("first")):
+    with _reporting_early(jobs, request.experiment.get("first")):
         results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
     words = _count_words(results, counted, to_make)
-    return _conclude(request, results, words, command)
+    return _print_conclusion(request, results, words, command)
 
 
 def _announce(request: Request, jobs: list[Job]) -> None:
@@ -94,7 +94,7 @@ def _announce(request: Request, jobs: list[Job]) -> None:
     from posbench.sweep.dry_run import cost_of, planned
 
     first = request.experiment.get("first")
-    described = [word for word in request.words if not word.startswith(PLACES)]
+    described = [word for word in request.words if not word.startswith(PLACE_KEYS)]
     if not described:
         print(_defaults_line(jobs[0].config), file=sys.stderr)
     if first or not described:
@@ -114,12 +114,15 @@ def _defaults_line(config: JobConfig) -> str:
 
 
 def _print_nothing_to_do(jobs: list[Job]) -> None:
+    """Print that all is there already, and the folders of the runs."""
     print(f"nothing to do: {count_work(jobs, all_paths(jobs))} there already")
     for job in jobs:
         print(f"  {job.run.path}")
 
 
-def _conclude(request: Request, results: list[Result], count_words: str, command: str) -> int:
+def _print_conclusion(
+    request: Request, results: list[Result], count_words: str, command: str
+) -> int:
     """Print outcomes, then failures or tables. Returns the exit code."""
     _print_outcomes(results, count_words, request.sweep)
     if any(result.failures for result in results):
@@ -137,16 +140,16 @@ def _conclude(request: Request, results: list[Result], count_words: str, command
 
 
 @contextlib.contextmanager
-def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
+def _reporting_early(jobs: list[Job], number: int | None) -> Iterator[None]:
     """Report as soon as `number` of the jobs have their first evaluation; the rest goes on."""
     ended = threading.Event()
 
     def watch() -> None:
         firsts = [next(cell for cell in job.cells if not cell.reference) for job in jobs]
         while sum(cell.path.exists() and not cell.missing() for cell in firsts) < number:
-            if ended.wait(FIRST_SECONDS):
+            if ended.wait(SECONDS_BETWEEN_LOOKS):
                 return
-        picture = _report_picture()
+        picture = _picture_of_report()
         if picture and not ended.is_set():
             print(
                 f"a first picture, of {number} of {len(jobs)} models: {picture}",
@@ -165,7 +168,7 @@ def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
             watcher.join()  # the next report goes to the same folder
 
 
-def _report_picture() -> str | None:
+def _picture_of_report() -> str | None:
     """Path of the first picture of a report by the words of this command; None without one."""
     done = subprocess.run(
         [sys.executable, "-m", "posbench", "report", *sys.argv[1:]],

@@ -15,19 +15,19 @@ from posbench.common.quantities import age, plural, size_words
 from posbench.config.command_line import options
 from posbench.results.inventory import STATES, Entry, list_runs
 
-HEAD = ("run", "name", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
+COLUMNS = ("run", "name", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
 ALIGNED_LEFT = ("run", "name", "encoding", "state")
-SHARED = {"results_dir": "results/runs", "runs": "*", "name": ""}
-LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
-GC = {
-    **SHARED,
+SHARED_OPTIONS = {"results_dir": "results/runs", "runs": "*", "name": ""}
+LIST_OPTIONS = {**SHARED_OPTIONS, "state": "", "encoding": "*", "sort": "run", "json": ""}
+GC_OPTIONS = {
+    **SHARED_OPTIONS,
     "failed": False,
     "interrupted": False,
     "older": timedelta(),
     "cache": "",
     "delete": False,
 }
-SORT = {
+SORT_KEYS = {
     "run": lambda entry: entry.path.name,
     "age": lambda entry: entry.age,
     "size": lambda entry: -entry.size,
@@ -44,7 +44,7 @@ def runs(arguments: list[str]) -> None:
         return
     if word not in ("list", "gc"):
         raise ConfigError(f"{word} is neither list nor gc: python scripts/runs.py list, or gc.")
-    chosen = options(rest, LIST if word == "list" else GC)
+    chosen = options(rest, LIST_OPTIONS if word == "list" else GC_OPTIONS)
     folder = Path(chosen["results_dir"])
     if "/" in chosen["runs"]:
         raise ConfigError(
@@ -58,14 +58,14 @@ def runs(arguments: list[str]) -> None:
         )
     entries = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
     if chosen["name"]:
-        entries = _named(entries, chosen["name"])
+        entries = _entries_of_sweeps(entries, chosen["name"])
     if word == "list":
-        _list(entries, chosen)
+        _print_list(entries, chosen)
     else:
-        _gc(folder, entries, chosen)
+        _print_waste(folder, entries, chosen)
 
 
-def _named(entries: list[Entry], pattern: str) -> list[Entry]:
+def _entries_of_sweeps(entries: list[Entry], pattern: str) -> list[Entry]:
     """Entries of the sweeps whose name matches. Raises ConfigError if none does."""
     matching = [
         entry for entry in entries if any(fnmatchcase(name, pattern) for name in entry.names)
@@ -79,31 +79,31 @@ def _named(entries: list[Entry], pattern: str) -> list[Entry]:
     return matching
 
 
-def _list(entries: list[Entry], chosen: dict) -> None:
+def _print_list(entries: list[Entry], chosen: dict) -> None:
     """Print the table of the entries that the options choose, or write them as JSON."""
     state = chosen["state"]
     if state not in ("", *STATES):
         raise ConfigError(f"state={state} must be one of {', '.join(STATES)}.")
-    if chosen["sort"] not in SORT:
-        raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT)}.")
+    if chosen["sort"] not in SORT_KEYS:
+        raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT_KEYS)}.")
     entries = [
         entry
         for entry in entries
         if state in ("", entry.state)
         and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
     ]
-    entries.sort(key=SORT[chosen["sort"]])
+    entries.sort(key=SORT_KEYS[chosen["sort"]])
     if chosen["json"] == "-":
         print(json.dumps([entry.values for entry in entries], indent=1))
         return
     if chosen["json"]:
         write_json(chosen["json"], [entry.values for entry in entries])
-    print(_table([_cells(entry) for entry in entries]))
-    print(_summary(entries), file=sys.stderr)
+    print(_table_text([_row_cells(entry) for entry in entries]))
+    print(_summary_line(entries), file=sys.stderr)
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
-    """Cells of a run below HEAD."""
+def _row_cells(entry: Entry) -> tuple[str, ...]:
+    """Cells of a run below COLUMNS."""
     return (
         str(printable(entry.path.name)),
         ", ".join(entry.names),
@@ -118,10 +118,10 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
-    """Rows below HEAD, without the column of names if no sweep has one."""
+def _table_text(rows: list[tuple[str, ...]]) -> str:
+    """Rows below COLUMNS, without the column of names if no sweep has one."""
     columns = []
-    for heading, *cells in zip(HEAD, *rows, strict=True):
+    for heading, *cells in zip(COLUMNS, *rows, strict=True):
         if heading == "name" and not any(cells):
             continue
         width = max(len(heading), *map(len, cells), 0)
@@ -132,7 +132,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
-def _summary(entries: list[Entry]) -> str:
+def _summary_line(entries: list[Entry]) -> str:
     """Number of runs by state, and their size: "3 runs (2 finished, 1 failed), 1.5 MiB"."""
     counts = Counter(entry.state for entry in entries)
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
@@ -141,7 +141,7 @@ def _summary(entries: list[Entry]) -> str:
     return f"{plural(len(entries), 'run')}{by_state}, {size}"
 
 
-def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
+def _print_waste(folder: Path, entries: list[Entry], chosen: dict) -> None:
     """Print what may go, and with delete=true delete it."""
     from posbench.results.cleanup import find_waste, unused_tokens
 

@@ -32,7 +32,7 @@ def found(path, kind="checkpoint", **changed) -> dict:
 
 def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path):
     figures = found(checkpoint(tmp_path), only=[])
-    assert {case for case, _ in figures} == {"none", "transformers", *bench.FEW}
+    assert {case for case, _ in figures} == {"none", "transformers", *bench.USUAL_EXTENSIONS}
     assert all(
         one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0
         for one in figures.values()
@@ -56,10 +56,10 @@ def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monk
     seen = {}
     monkeypatch.setattr(
         bench,
-        "measure",
+        "measure_cases",
         lambda _, cases, text_BT, *__: seen.update({k: c(text_BT) for k, c in cases.items()}) or [],
     )
-    monkeypatch.setattr(bench, "_tokens", lambda *_: [])
+    monkeypatch.setattr(bench, "_measure_tokens", lambda *_: [])
     pytest.importorskip("accelerate")
     for path in (checkpoint(tmp_path), write_gguf(checkpoint(tmp_path / "other", vocab_size=130))):
         found(path, dtype="fp32")
@@ -74,7 +74,7 @@ def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monk
 
 
 def test_a_slow_case_is_timed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "BUDGET", 0.0)
+    monkeypatch.setattr(measure, "MOST_SECONDS", 0.0)
     figures = found(checkpoint(tmp_path))
     assert all(
         one.note == "one pass" and one.ratio > 0 and one.of_theirs > 0 for one in figures.values()
@@ -164,9 +164,11 @@ def test_the_reported_table_is_made_of_the_reported_figures():
 
 
 def test_methods_of_the_small_model_are_chosen_by_their_names():
-    figures = [one for some in measure.evaluation(16, [64], 1, ["window", "t5"]) for one in some]
+    figures = [
+        one for some in measure.measure_evaluation(16, [64], 1, ["window", "t5"]) for one in some
+    ]
     assert {one.case for one in figures} == {"rope", "t5", "rope + window"}
-    assert {one.case for one in measure.training(16, 1, ["learned_sink"])} == {
+    assert {one.case for one in measure.measure_training(16, 1, ["learned_sink"])} == {
         "rope",
         "rope, learned_sink trained in",
     }

@@ -37,7 +37,7 @@ from posbench.sweep.finetune import child_config
 from posbench.sweep.take_checkpoint import take_checkpoint
 from posbench.tools.advice.settings import engine_words
 from posbench.tools.export import command as hf_export
-from posbench.tools.export.command import config_json, settings
+from posbench.tools.export.command import config_json, rope_settings
 
 MODELS = {
     "plain": ({}, {}, "LlamaForCausalLM"),
@@ -408,7 +408,7 @@ def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None
         extension,
         relative=True,
     )
-    told = engine_words(cfg, settings(cfg, extension, own), own)
+    told = engine_words(cfg, rope_settings(cfg, extension, own), own)
     assert all(one["words"] for one in told.values())
     assert {engine for engine, one in told.items() if one["serves"]} == served
 
@@ -449,7 +449,7 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
         with pytest.raises(
             ConfigError, match="extension=yarn has a temperature where nothing turns"
         ):
-            settings(adopted(path), extension, json.loads((path / "config.json").read_text()))
+            rope_settings(adopted(path), extension, json.loads((path / "config.json").read_text()))
         return
     if model.startswith("Phi3") and (
         name != "ntk" or model == "Phi3 longrope"
@@ -463,7 +463,7 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
 def test_what_phi3_has_no_type_for_is_refused(tmp_path):
     path = checkpoint(tmp_path, "Phi3")
     with pytest.raises(ConfigError, match="extension=dynamic_ntk has a factor for each length"):
-        settings(
+        rope_settings(
             adopted(path),
             method("extension", "dynamic_ntk"),
             json.loads((path / "config.json").read_text()),
@@ -501,13 +501,13 @@ def test_the_words_for_each_engine(tmp_path):
 
 
 def _words(cfg: JobConfig, name: str) -> dict[str, str]:
-    told = settings(cfg, method("extension", name, **FIXED))
+    told = rope_settings(cfg, method("extension", name, **FIXED))
     return {engine: one["words"] for engine, one in engine_words(cfg, told, None).items()}
 
 
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not only change frequencies"):
-        settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
+        rope_settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
     own = {"model_type": "llama", "rope_parameters": {"full_attention": {"rope_type": "default"}}}
     with pytest.raises(ConfigError, match="separate RoPE settings"):
         config_json(own, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))
