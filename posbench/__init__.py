@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 # torch. 1000 keeps full speed on an idle machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-from posbench.runs.columns import described
+from posbench.runs.columns import columns_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def rows(paths) -> "pandas.DataFrame":
     return read_rows(paths)
 
 
-rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
+rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{columns_text()}\n"
 
 
 def frame(paths, what: str = "curve") -> "pandas.DataFrame":

@@ -8,7 +8,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import FIELDS_ADDED_LATER, canonical, method_name
 from posbench.config.schema import SOURCE, TRAINING, typed
 from posbench.data.sources import WITHOUT_FILE
-from posbench.results.run_metadata import ABSENT, OWN_FILES, text
+from posbench.results.run_metadata import ABSENT_WORD, OWN_FILES, typed_text
 from posbench.runs.directory import Run
 
 CHECKPOINT_KEYS = {  # keys that describe a checkpoint
@@ -103,7 +103,7 @@ def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str,
         key
         for key in keys - CHECKPOINT_KEYS
         # another block of an experiment's grid may choose a model with other keys
-        if key.split(".")[0] in groups and _dotted_value(cfg, key) != ABSENT
+        if key.split(".")[0] in groups and _dotted_value(cfg, key) != ABSENT_WORD
     ]
     if cfg["seed"] and "seed" in keys:  # 0, the default, changes nothing
         idle.append("seed")
@@ -132,7 +132,7 @@ def _shared_value(settings: dict, key: str) -> object:
     return value
 
 
-def _dotted_value(settings: object, key: str, default: object = ABSENT) -> object:
+def _dotted_value(settings: object, key: str, default: object = ABSENT_WORD) -> object:
     """Value of a dotted key, or the default.
 
     >>> _dotted_value({"train": {"steps": 5}}, "train.steps")
@@ -149,11 +149,11 @@ def _typed_words(settings: dict, keys: list[str]) -> str:
     """Words that set these keys, such as "encoding=rope train.steps=500"."""
     words = []
     for key in keys:
-        value = _dotted_value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT))
+        value = _dotted_value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
         if isinstance(value, dict) and key == "data":
             is_own = (value.get("source") or {}).get("_target_") == SOURCE
             value = OWN_FILES if is_own else value.get("name")
         elif isinstance(value, dict) and "_target_" in value:
             value = method_name(value)
-        words.append(f"{printable(key)}={printable(text(value))}")
+        words.append(f"{printable(key)}={printable(typed_text(value))}")
     return " ".join(words)

@@ -20,7 +20,7 @@ from posbench.report.curves import mean_with_interval, means_over_seeds
 from posbench.report.records import SECTION_COLUMNS, SEEDS_KEY, CurvePoint, grouped, read_points
 from posbench.report.table_formats import METHOD_COLUMNS
 from posbench.results.evaluation import Evaluation
-from posbench.results.evidence import check_folder
+from posbench.results.evidence import notes_on_altered_files
 from posbench.results.search import ROWS
 from posbench.runs.rows import SETTING, read_csv, whole_lines
 
@@ -84,7 +84,7 @@ def read_others_csv(path: Path, source: str | None) -> tuple[list[Evaluation], l
     """
     try:
         if path.name == ROWS:
-            check_folder(path.parent)
+            notes_on_altered_files(path.parent)
         table = _csv_reader(path)
         columns = _header_names(table, path)
         if {"run_id", "eval_id"} <= set(columns):

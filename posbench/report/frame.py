@@ -19,10 +19,10 @@ from posbench.report.records import (
 )
 from posbench.report.report import Report, collect_report
 from posbench.report.table_formats import METHOD_COLUMNS
-from posbench.results.evidence import check_folder
+from posbench.results.evidence import notes_on_altered_files
 from posbench.results.search import ROWS, find_results, shortest_endings
 from posbench.runs.columns import NEVER_EMPTY, TABLE
-from posbench.runs.rows import key, read_csv, read_eval
+from posbench.runs.rows import read_csv, read_eval, row_key
 
 if TYPE_CHECKING:
     import pandas
@@ -67,7 +67,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     for reader, path in files:
         try:
             for row in reader(path):
-                rows.setdefault(key(row), row)
+                rows.setdefault(row_key(row), row)
         except RunError as error:
             errors.append(error)
     if errors and not rows:
@@ -80,7 +80,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 def _read_checked(path: Path) -> list[dict]:
     """Rows of a CSV. Raises RunError too if it is not the one that hashes beside it name."""
     if path.name == ROWS:
-        check_folder(path.parent)
+        notes_on_altered_files(path.parent)
     return read_csv(path)
 
 

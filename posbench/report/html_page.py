@@ -26,9 +26,9 @@ from posbench.report.references import reference_kind
 from posbench.report.table_formats import METHOD_COLUMNS, Table
 from posbench.report.tables import number_text
 from posbench.results.bundle import shown_folder
-from posbench.results.distinguish import differing
+from posbench.results.distinguish import values_of_differing_keys
 from posbench.results.evaluation import Evaluation
-from posbench.results.run_metadata import ABSENT, RunMetadata, training_settings
+from posbench.results.run_metadata import ABSENT_WORD, RunMetadata, training_settings
 
 if TYPE_CHECKING:
     from posbench.report.report import Part, Report
@@ -75,7 +75,7 @@ def report_html(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]])
             PagePart(anchor, heading, drawings, tables, _lines_below_tables(part), evaluations)
         )
     readable = [origin for origin in report.origins.values() if origin.config]
-    values = differing([training_settings(origin) for origin in readable])
+    values = values_of_differing_keys([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     return template("page.html").render(
         report=report,
@@ -85,7 +85,7 @@ def report_html(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]])
         readable=readable,
         differing=values,
         differences=differences_grid(names, values),
-        absent=ABSENT,
+        absent=ABSENT_WORD,
     )
 
 

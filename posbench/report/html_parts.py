@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.report.table_formats import FAILS_MARK, GAINS_MARK, LEVEL_MARK, TableCell
-from posbench.results.run_metadata import ABSENT
+from posbench.results.run_metadata import ABSENT_WORD
 
 NUMBER_AT_START = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
-NO_VALUE_TEXTS = ("-", "not finite", "unknown", "null", ABSENT, "")
+NO_VALUE_TEXTS = ("-", "not finite", "unknown", "null", ABSENT_WORD, "")
 TINT_COLOURS = {
     GAINS_MARK: "0,158,115",
     FAILS_MARK: "213,94,0",

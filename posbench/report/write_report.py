@@ -35,7 +35,7 @@ from posbench.results.hashes import (
     hashes_of,
     write_hashes,
 )
-from posbench.results.run_metadata import Training, trainings
+from posbench.results.run_metadata import Training, training_records
 from posbench.runs.rows import write_csv
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
@@ -54,7 +54,7 @@ def texts_by_file(report: Report) -> dict[str, str]:
         for evaluation in report.evaluations
     }
     texts = {
-        "trainings.csv": to_csv(trainings(report.origins.values(), names), Training),
+        "trainings.csv": to_csv(training_records(report.origins.values(), names), Training),
         "curve.csv": to_csv(itertools.chain(*report.sections), CurvePoint),
         "table.md": report.markdown(),
         "table.tex": report.latex(),

@@ -17,15 +17,17 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.results.inventory import Entry, describe_run
-from posbench.results.run_metadata import OWN_FILES, or_nothing, read_metadata
-from posbench.results.search import files, run_directories
+from posbench.results.run_metadata import OWN_FILES, read_metadata, read_or_empty
+from posbench.results.search import files_below, run_directories
 from posbench.runs.directory import Run
-from posbench.runs.partial_evaluation import PART
+from posbench.runs.partial_evaluation import PART_ENDING
 
-TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
+TOKEN_FOLDER_NAME = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # Names of files that common/files.py is writing.
-TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")
-EVALUATION = re.compile(rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})")
+TEMPORARY_NAME = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")
+EVALUATION_PATH = re.compile(
+    rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY_NAME.pattern})"
+)
 
 
 @dataclass(frozen=True)
@@ -58,42 +60,49 @@ def find_waste(
         # A run that is unreadable, gone, or at work is skipped.
         with (
             contextlib.suppress(OSError, RunError),
-            _hold(Run(entry.path).lock_file, delete) as obstacle,
+            _obstacle_to_lock(Run(entry.path).lock_file, delete) as obstacle,
         ):
             if delete and not obstacle:
                 entry, _ = describe_run(entry.path, held=True)  # as it is now
             if entry.state != "running" and entry.age >= older:
-                yield from _delete(_of_run(entry, unfinished), delete, obstacle)
-    yield from _delete(_uploaded(folder, [entry.path.name for entry in entries]), delete, "")
+                yield from _waste_of_candidates(
+                    _candidates_of_run(entry, unfinished), delete, obstacle
+                )
+    yield from _waste_of_candidates(
+        _uploaded_copies(folder, [entry.path.name for entry in entries]), delete, ""
+    )
 
 
 def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[Waste]:
     """Find, and with `delete` delete, token folders of a cache that no run in `folder` was trained
     on, by the runs' configurations.
     """
-    used = _tokens_used(folder)
+    used = _keys_of_used_tokens(folder)
     for manifest in sorted(cache.glob("*/manifest.json")):
         tokens = manifest.parent
-        content = or_nothing(read_json, manifest)
-        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink():
+        content = read_or_empty(read_json, manifest)
+        if not TOKEN_FOLDER_NAME.fullmatch(tokens.name) or tokens.is_symlink():
             continue
         if not {"name", "source", "tokenizer"} <= set(content):
             continue
         key = _tokens_key(content["name"], content["source"], content["tokenizer"])
         if key in used:
             continue
-        with contextlib.suppress(OSError), _hold(Path(f"{tokens}.lock"), delete) as obstacle:
-            if delete and key in _tokens_used(folder):
+        with (
+            contextlib.suppress(OSError),
+            _obstacle_to_lock(Path(f"{tokens}.lock"), delete) as obstacle,
+        ):
+            if delete and key in _keys_of_used_tokens(folder):
                 continue  # a run was made meanwhile
             why = (
                 f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this"
                 " results folder was trained"
             )
-            yield from _delete([(tokens, why)], delete, obstacle)
+            yield from _waste_of_candidates([(tokens, why)], delete, obstacle)
 
 
 @contextlib.contextmanager
-def _hold(lock: Path, delete: bool) -> Iterator[str]:
+def _obstacle_to_lock(lock: Path, delete: bool) -> Iterator[str]:
     """Hold the lock with `delete`; yield why it cannot be, or "". Raises Timeout, an OSError, while
     another process has it.
     """
@@ -109,7 +118,9 @@ def _hold(lock: Path, delete: bool) -> Iterator[str]:
         yield obstacle
 
 
-def _delete(candidates: Iterable[Candidate], delete: bool, obstacle: str) -> Iterator[Waste]:
+def _waste_of_candidates(
+    candidates: Iterable[Candidate], delete: bool, obstacle: str
+) -> Iterator[Waste]:
     """Waste of candidates; with `delete` they are deleted, unless `obstacle` says why their lock is
     not held.
     """
@@ -127,11 +138,11 @@ def _delete(candidates: Iterable[Candidate], delete: bool, obstacle: str) -> Ite
 def _size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     if path.is_dir():
-        return sum(status.st_size for _, status in files(path))
+        return sum(status.st_size for _, status in files_below(path))
     return path.stat().st_size
 
 
-def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Candidate]:
+def _candidates_of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Candidate]:
     """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
     run = Run(entry.path)
     if entry.state != "unstarted" and (entry.state not in unfinished or run.finished):
@@ -141,7 +152,7 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Candidate]:
         yield entry.path, "it never got anywhere" if unstarted else entry.state_in_words
 
 
-def _uploaded(folder: Path, run_ids: Iterable[str]) -> Iterator[Candidate]:
+def _uploaded_copies(folder: Path, run_ids: Iterable[str]) -> Iterator[Candidate]:
     """Copies of these runs that wandb has uploaded."""
     home = folder / ".wandb" / "wandb"
     if home.is_symlink() or home.parent.is_symlink():
@@ -162,33 +173,33 @@ def foreign_files(path: Path) -> list[Path]:
     run = Run(path)
     foreign = []
     for item in path.rglob("*"):
-        if item.is_symlink() or (not item.is_dir() and not _made_here(run, item)):
+        if item.is_symlink() or (not item.is_dir() and not _is_made_by_posbench(run, item)):
             foreign.append(item)
     return foreign
 
 
-def _made_here(run: Run, path: Path) -> bool:
+def _is_made_by_posbench(run: Run, path: Path) -> bool:
     """True for a file of a run that posbench has made, by its name and place."""
     within = path.relative_to(run.path).as_posix()
-    return path in run.files or EVALUATION.fullmatch(within) is not None
+    return path in run.files or EVALUATION_PATH.fullmatch(within) is not None
 
 
 def _leftovers(run: Run) -> Iterator[Candidate]:
     """Files of a run that are of no use."""
-    for path, _ in files(run.path):
-        if not _made_here(run, path):
+    for path, _ in files_below(run.path):
+        if not _is_made_by_posbench(run, path):
             continue
         if run.finished and path in (run.state, run.previous_state):
             yield path, "the training is finished: its weights are there"
-        elif TEMPORARY.fullmatch(path.name):
+        elif TEMPORARY_NAME.fullmatch(path.name):
             if not locked(path):
                 yield path, "half of a file whose writer is gone"
-        elif path.suffix == ".npz" and not path.name.endswith(PART):
+        elif path.suffix == ".npz" and not path.name.endswith(PART_ENDING):
             if not path.with_suffix(".json").exists():
                 yield path, "arrays without the rows they belong to"
 
 
-def _tokens_used(folder: Path) -> set[str]:
+def _keys_of_used_tokens(folder: Path) -> set[str]:
     """Keys (`_tokens_key`) of the tokens that the runs of a folder were trained on."""
     from posbench.data.tokenizers import tokenizer_name
 

@@ -13,13 +13,13 @@ from posbench.config import identity
 from posbench.results.evaluation import Evaluation, evaluation_faults
 from posbench.results.run_metadata import RunMetadata
 from posbench.runs.columns import SHARED
-from posbench.runs.rows import SETTING, key, same_number
+from posbench.runs.rows import SETTING, row_key, same_number
 from posbench.runs.target_losses import Document
 from posbench.statistics.crossed import Sums, estimate
 
 # Protocol whose units are the texts of questions, several of which may be of one document.
-QUESTIONS = "accuracy"
-ENGINE = "engine"  # dtype of rows that an engine was asked for, which a setting does not know
+QUESTIONS_PROTOCOL = "accuracy"
+ENGINE_DTYPE = "engine"  # dtype of rows that an engine was asked for, which a setting does not know
 # Keys whose values evidence holds without their folders, and ids with them.
 PLACE_KEYS = ("path", "root", "id")
 
@@ -28,9 +28,9 @@ def repeated_rows(rows: Iterable[dict]) -> Iterator[str]:
     """A fault for each row that an earlier one has the key of."""
     earlier = set()
     for row in rows:
-        if key(row) in earlier:
+        if row_key(row) in earlier:
             yield f"{row_name(row)} occurs twice"
-        earlier.add(key(row))
+        earlier.add(row_key(row))
 
 
 def row_faults(
@@ -46,7 +46,7 @@ def row_faults(
         comparable = row[column] is not None and math.isfinite(mean)
         if comparable and not same_number(row[column], mean, tolerance):
             yield f"{column} of {row_name(row)} is {row[column]}, and its sums give {mean}"
-    if row["protocol"] == QUESTIONS:
+    if row["protocol"] == QUESTIONS_PROTOCOL:
         return
     if row["n_units"] != len(nll.documents):
         yield (
@@ -93,8 +93,8 @@ def setting_faults(evaluation: Evaluation, metadata: RunMetadata) -> Iterator[st
                 f"{column} of evaluation {evaluation.first['eval_id']} is"
                 f" {' and '.join(sorted(map(str, values)))}"
             )
-    expected = _of_training(metadata.nested) if metadata.whole else {}
-    expected |= _of_evaluation(evaluation.config)
+    expected = _columns_of_training(metadata.nested) if metadata.whole else {}
+    expected |= _columns_of_evaluation(evaluation.config)
     for row in evaluation.rows:
         yield from _row_setting_faults(row, expected)
         yield from _dtype_faults(row, evaluation)
@@ -105,7 +105,9 @@ def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[s
     if row["depth"] is not None and row["task"] is None:
         yield f"depth of {row_name(row)} is {row['depth']}, and it has no task"
     for column, value in expected.items():
-        if value is not None and _plain(column, row[column]) != _plain(column, value):
+        if value is not None and _without_older_gaps(column, row[column]) != _without_older_gaps(
+            column, value
+        ):
             yield f"{column} of {row_name(row)} is {row[column]}, and in its configuration {value}"
 
 
@@ -114,14 +116,14 @@ def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
     if evaluation.setting is None or row["dtype"] is None:
         return
     dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none
-    if row["dtype"] not in (dtype, ENGINE):
+    if row["dtype"] not in (dtype, ENGINE_DTYPE):
         yield (
             f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
             f" {evaluation.setting.dtype}"
         )
 
 
-def _of_training(config: Mapping) -> dict[str, object]:
+def _columns_of_training(config: Mapping) -> dict[str, object]:
     """{column: its value in every row} of a training's configuration, as far as it decides them."""
     length = config["train"].get("length")
     parent = config["train"].get("parent")
@@ -140,7 +142,7 @@ def _of_training(config: Mapping) -> dict[str, object]:
     return columns
 
 
-def _of_evaluation(config: Mapping) -> dict[str, object]:
+def _columns_of_evaluation(config: Mapping) -> dict[str, object]:
     """{column: its value in every row} of an evaluation's configuration, if it is known."""
     extension = config.get("extension")
     if not isinstance(extension, dict) or not _is_ours(extension):
@@ -157,7 +159,7 @@ def _is_ours(node: Mapping) -> bool:
     return str(node.get("_target_", "")).startswith(identity.OURS)
 
 
-def _plain(column: str, value: object) -> object:
+def _without_older_gaps(column: str, value: object) -> object:
     """A value without what rows of earlier versions lack: no scale is none, and arguments at their
     default are left out.
     """
@@ -194,7 +196,7 @@ def _row_document_faults(row: dict, sums: Sums, documents: Mapping[int, Document
     if not counts.keys() <= documents.keys():
         yield f"{row_name(row)} has sums over documents that are not those of its targets"
         return
-    if row["protocol"] == QUESTIONS:  # a part of a task is asked in some of the texts
+    if row["protocol"] == QUESTIONS_PROTOCOL:  # a part of a task is asked in some of the texts
         return
     n_targets = sum(document.n_targets for document in documents.values())
     for number, document in documents.items():
@@ -248,7 +250,7 @@ def evidence_faults(
 ) -> Iterator[str]:
     """Faults of a folder of evidence, in words; `rows` with their settings as the file has them."""
     # Files of earlier versions lack the column.
-    settings = {key(row): row[SETTING] for row in rows if SETTING in row}
+    settings = {row_key(row): row[SETTING] for row in rows if SETTING in row}
     yield from repeated_rows(rows)
     for metadata in origins.values():
         if not _names_a_place(metadata.nested):
@@ -257,7 +259,7 @@ def evidence_faults(
         yield from evaluation_faults(evaluation)
         yield from setting_faults(evaluation, origins[evaluation.origin])
         for row in evaluation.rows:
-            setting = settings.get(key(row), evaluation.words)
+            setting = settings.get(row_key(row), evaluation.words)
             if setting != evaluation.words:
                 yield (
                     f"setting of {row_name(row)} is {setting}, and that of its evaluation"

@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, method_name, run_prefix
 from posbench.config.names import closest_yaml, group_yamls
-from posbench.results.run_metadata import ABSENT, HASH, RunMetadata, text, whole_as_int
+from posbench.results.run_metadata import (
+    ABSENT_WORD,
+    HASH_KEY,
+    RunMetadata,
+    typed_text,
+    whole_as_int,
+)
 from posbench.results.sweep_names import sweep_name
 
 if TYPE_CHECKING:
     from posbench.results.evaluation import Evaluation
 
-STEPS, STEP = "train.steps", "train.step"
-SWEEP = "name"  # key of the words that name a sweep
+STEPS_KEY, STEP_KEY = "train.steps", "train.step"
+SWEEP_KEY = "name"  # key of the words that name a sweep
 
 
-def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+def values_of_differing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for the keys that differ.
 
     A missing key of identity.FIELDS_ADDED_LATER counts as its default.
@@ -26,9 +32,9 @@ def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     keys = dict.fromkeys(key for config in configs for key in config)
     values = {}
     for key in keys:
-        default = whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT))
-        if len({text(config.get(key, default)) for config in configs}) > 1:
-            values[key] = [text(config.get(key, ABSENT)) for config in configs]
+        default = whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
+        if len({typed_text(config.get(key, default)) for config in configs}) > 1:
+            values[key] = [typed_text(config.get(key, ABSENT_WORD)) for config in configs]
     return values
 
 
@@ -38,7 +44,7 @@ def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, li
     """
     chosen: dict[str, list[str]] = {}
     n_apart = 1  # configurations that the chosen keys tell apart
-    for key, values in differing(configs).items():
+    for key, values in values_of_differing_keys(configs).items():
         n_with_key = len(set(zip(*chosen.values(), values, strict=True)))
         if n_with_key > n_apart:
             chosen[key] = values
@@ -59,13 +65,13 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
         names = keys
     words = {}
     for key, name in zip(keys, names, strict=True):
-        value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
-        if key == STEP and value is None:
-            if STEPS in keys:  # which says it already
+        value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
+        if key == STEP_KEY and value is None:
+            if STEPS_KEY in keys:  # which says it already
                 words[key] = ""
                 continue
-            value = config.get(STEPS, ABSENT)
-        words[key] = f" {name}={text(value)}"
+            value = config.get(STEPS_KEY, ABSENT_WORD)
+        words[key] = f" {name}={typed_text(value)}"
     return words
 
 
@@ -92,7 +98,7 @@ class Group(NamedTuple):
     encoding_args: str
 
 
-def variants(
+def words_by_run(
     evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
     """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which
@@ -113,7 +119,7 @@ def variants(
         configs[group] = _readable_settings(run_ids, origins)
         settings = list(configs[group].values())
         keys_of_way[group.way] |= dict.fromkeys(distinguishing_keys(settings))
-        all_keys |= dict.fromkeys(_without_hash(differing(settings)))
+        all_keys |= dict.fromkeys(_without_hash(values_of_differing_keys(settings)))
     words: dict[str, dict[str, str]] = {}
     for group, of_group in seeds.items():
         keys = list(keys_of_way[group.way])
@@ -125,7 +131,7 @@ def variants(
         )
         if max(alike.values()) > 1:
             # Mark the whole group, since it is unknown which seeds belong together.
-            key, marks = _marks(of_group, origins)
+            key, marks = _marks_of_equal_settings(of_group, origins)
             all_keys[key] = None
             for run_id, mark in marks.items():
                 words[run_id] = {**words.get(run_id, {}), key: mark}
@@ -136,11 +142,11 @@ def variants(
 def _without_hash(keys: Iterable[str]) -> list[str]:
     """Keys without the hash of the text, where a word tells the texts apart."""
     keys = list(keys)
-    is_told = any(key.partition(".")[0] == "data" and key != HASH for key in keys)
-    return [key for key in keys if key != HASH or not is_told]
+    is_told = any(key.partition(".")[0] == "data" and key != HASH_KEY for key in keys)
+    return [key for key in keys if key != HASH_KEY or not is_told]
 
 
-def _marks(
+def _marks_of_equal_settings(
     seeds: Mapping[str, int], origins: Mapping[str, RunMetadata]
 ) -> tuple[str, dict[str, str]]:
     """Key and {run_id: words} that tell trainings of equal settings apart.
@@ -149,7 +155,7 @@ def _marks(
     names = _sweep_names(seeds, origins)
     of_seeds = Counter((names.get(run_id), seed) for run_id, seed in seeds.items())
     if len(names) == len(seeds) and max(of_seeds.values()) == 1:
-        return SWEEP, {run_id: f" ({name})" for run_id, name in names.items()}
+        return SWEEP_KEY, {run_id: f" ({name})" for run_id, name in names.items()}
     return "run_id", {run_id: f" run={name}" for run_id, name in _short_run_ids([*seeds]).items()}
 
 
@@ -178,7 +184,7 @@ def _use_sweep_names(
         runs_of_way[group.way] += of_group
     for run_ids in runs_of_way.values():
         names = _sweep_names(run_ids, origins)
-        pairs = {(names.get(run_id), text(words.get(run_id))) for run_id in run_ids}
+        pairs = {(names.get(run_id), typed_text(words.get(run_id))) for run_id in run_ids}
         sweeps = {sweep for sweep, _ in pairs}
         ways_of_training = {words_of_run for _, words_of_run in pairs}
         one_to_one = len(sweeps) == len(ways_of_training) == len(pairs) > 1
@@ -195,12 +201,12 @@ def _group_of(evaluation: "Evaluation") -> Group:
     way = Way(
         evaluation.source,
         closest_yaml("encoding", row["encoding"], row["encoding_args"]),
-        text(row["data"]),
-        text(row["tokenizer"]),
-        text(row["trained_scale"]),
-        text(run_prefix(row["finetune"] or "")),
+        typed_text(row["data"]),
+        typed_text(row["tokenizer"]),
+        typed_text(row["trained_scale"]),
+        typed_text(run_prefix(row["finetune"] or "")),
     )
-    return Group(way, row["train_len"], text(row["encoding_args"]))
+    return Group(way, row["train_len"], typed_text(row["encoding_args"]))
 
 
 def _readable_settings(
@@ -230,7 +236,7 @@ def inventory_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
     """
     groups: dict[str, list[RunMetadata]] = defaultdict(list)
     for metadata in runs:
-        groups[text(metadata.config.get("encoding._target_"))].append(metadata)
+        groups[typed_text(metadata.config.get("encoding._target_"))].append(metadata)
     words: dict[Path, str] = {}
     for group in groups.values():
         configs = [_encoding_settings(run.config) | run.training for run in group]
@@ -251,8 +257,8 @@ def _without_word(values: Sequence[str], omit_common: bool) -> str | None:
 
     It is (absent) if a run lacks the key, else with `omit_common` the commonest.
     """
-    if ABSENT in values:
-        return ABSENT
+    if ABSENT_WORD in values:
+        return ABSENT_WORD
     return statistics.mode(values) if omit_common else None
 
 

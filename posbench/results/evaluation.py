@@ -10,10 +10,10 @@ from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.config import identity
-from posbench.runs.rows import agree, check_digest, eval_rows, key
+from posbench.runs.rows import check_digest, eval_rows, row_key, same_values
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
-from posbench.statistics.crossed import Sums, join_strata
+from posbench.statistics.crossed import Sums, joined_strata
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Evaluation:
         strata = [self.sums(of_depth, name) for of_depth in self.rows_by_depth(row)]
         if len(strata) < 2 or None in strata:
             return self.sums(row, name)
-        return join_strata(strata)
+        return joined_strata(strata)
 
     def rows_by_depth(self, row: dict) -> list[dict]:
         """Rows of the depths that a row over all depths is the mean of, in their order; [] for any
@@ -235,8 +235,8 @@ def load_evaluation(path: Path) -> Evaluation:
         path,
         setting,
         losses,
-        machines=_dict_of(content, "machines"),
-        guesses=_dict_of(content, "guesses"),
+        machines=_dict_or_empty(content, "machines"),
+        guesses=_dict_or_empty(content, "guesses"),
         config=config,
     )
     # The id is that of the config as it was written, with the line ends of a chat template.
@@ -250,7 +250,7 @@ def load_evaluation(path: Path) -> Evaluation:
     return evaluation
 
 
-def _dict_of(content: dict, name: str) -> dict:
+def _dict_or_empty(content: dict, name: str) -> dict:
     """Facts by length of an eval json; {} for what is no mapping."""
     facts = content.get(name)
     return facts if isinstance(facts, dict) else {}
@@ -290,13 +290,13 @@ def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation]
     n_repeated = 0
     n_different = 0
     for evaluation in evaluations:
-        new_rows = [row for row in evaluation.rows if key(row) not in first]
+        new_rows = [row for row in evaluation.rows if row_key(row) not in first]
         for row in evaluation.rows:
-            if key(row) in first:
+            if row_key(row) in first:
                 n_repeated += 1
-                n_different += not agree(first[key(row)], row)
+                n_different += not same_values(first[row_key(row)], row)
         for row in new_rows:
-            first.setdefault(key(row), row)
+            first.setdefault(row_key(row), row)
         if new_rows:
             distinct.append(replace(evaluation, rows=new_rows))
     if not n_repeated:

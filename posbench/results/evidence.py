@@ -42,13 +42,13 @@ from posbench.runs.setting import Setting
 from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of
 from posbench.statistics.crossed import Sums
 
-DOCUMENTS = "documents.csv"
+DOCUMENTS_CSV = "documents.csv"
 SAME_MEAN = 1e-5  # part of a mean by which that of a row may differ from that of its sums
-ENTRY = ("row", "document", "n_targets")
+ENTRY_FIELDS = ("row", "document", "n_targets")
 # {field of sums.npz: its type}
-DTYPES = {**dict.fromkeys(ENTRY, np.int64), "nll": np.float64, "correct": np.int64}
-HASHED = ("protocol", "version", "extension", "scale_attention", "evaluate")
-PATHS = {  # keys of a configuration whose values are paths
+FIELD_DTYPES = {**dict.fromkeys(ENTRY_FIELDS, np.int64), "nll": np.float64, "correct": np.int64}
+HASHED_KEYS = ("protocol", "version", "extension", "scale_attention", "evaluate")
+PATH_KEYS = {  # keys of a configuration whose values are paths
     "path",
     "tokenizer",
     "cache_dir",
@@ -59,9 +59,9 @@ PATHS = {  # keys of a configuration whose values are paths
     "key_run",
     "out",
 }
-PATHS |= {"root", "id"}  # and of what an engine says of itself
+PATH_KEYS |= {"root", "id"}  # and of what an engine says of itself
 # An absolute path among the words of a command.
-TYPED = re.compile(r"(?<![^\s='\"\[,:])/(?:[^\s/'\",\]]+/)*([^\s/'\",\]]+)/?")
+TYPED_PATH = re.compile(r"(?<![^\s='\"\[,:])/(?:[^\s/'\",\]]+/)*([^\s/'\",\]]+)/?")
 
 
 def write_evidence(
@@ -83,14 +83,14 @@ def write_evidence(
         if evaluation.origin not in lines:
             lines[evaluation.origin] = _config_line(origins[evaluation.origin], with_losses)
     all_documents = [document for of_targets in documents.values() for document in of_targets]
-    write_atomic(folder / DOCUMENTS, to_csv(all_documents, Document))
+    write_atomic(folder / DOCUMENTS_CSV, to_csv(all_documents, Document))
     write_atomic(folder / CONFIGS, "".join(lines.values()))
-    return [folder / name for name in (SUMS, DOCUMENTS, CONFIGS)]
+    return [folder / name for name in (SUMS, DOCUMENTS_CSV, CONFIGS)]
 
 
 def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
     """{field of sums.npz: array [entries]}."""
-    entries: dict[str, list[np.ndarray]] = {name: [] for name in (*ENTRY, *NAMES)}
+    entries: dict[str, list[np.ndarray]] = {name: [] for name in (*ENTRY_FIELDS, *NAMES)}
     number = -1  # of a row in rows.csv
     for evaluation in evaluations:
         for row in evaluation.rows:
@@ -105,7 +105,7 @@ def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
             entries["correct"].append(correct.totals[0])
     return {
         # concatenate refuses an empty list
-        name: np.concatenate(parts or [np.zeros(0)]).astype(DTYPES[name])
+        name: np.concatenate(parts or [np.zeros(0)]).astype(FIELD_DTYPES[name])
         for name, parts in entries.items()
     }
 
@@ -119,20 +119,20 @@ def is_mean(sums: Sums, row: dict, column: str = "nll") -> bool:
     return value is not None and math.isclose(mean, value, rel_tol=SAME_MEAN, abs_tol=1e-7)
 
 
-def portable(value: object, key: str | None = None) -> object:
-    """A configuration without the folders of absolute paths: values of the keys in PATHS, or in
+def without_folders(value: object, key: str | None = None) -> object:
+    """A configuration without the folders of absolute paths: values of the keys in PATH_KEYS, or in
     lists there, and words of a command.
 
-    >>> portable({"path": "/home/me/books", "command": "run.py data.path=/home/me/books seed=1"})
-    {'path': 'books', 'command': 'run.py data.path=books seed=1'}
+    >>> without_folders({"path": "/home/me/books", "command": "run.py out=/home/me/books seed=1"})
+    {'path': 'books', 'command': 'run.py out=books seed=1'}
     """
     if key == "command":
-        return TYPED.sub(r"\1", value) if isinstance(value, str) else value
+        return TYPED_PATH.sub(r"\1", value) if isinstance(value, str) else value
     if isinstance(value, dict):
-        return {name: portable(item, name) for name, item in value.items()}
+        return {name: without_folders(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [portable(item, key) for item in value]
-    if key in PATHS and isinstance(value, str) and PurePath(value).is_absolute():
+        return [without_folders(item, key) for item in value]
+    if key in PATH_KEYS and isinstance(value, str) and PurePath(value).is_absolute():
         return PurePath(value).name
     return value
 
@@ -146,7 +146,7 @@ def provenance_record(metadata: RunMetadata) -> dict:
         "provenance": metadata.provenance,
         "summary": metadata.summary,
     }
-    return {"run_id": metadata.path.name, **portable(parts)}
+    return {"run_id": metadata.path.name, **without_folders(parts)}
 
 
 def _config_line(metadata: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
@@ -189,20 +189,20 @@ def _hashed_config(evaluation: Evaluation) -> dict | None:
     """Configuration of an evaluation without the folders of paths; None if it is not known, or if
     its id does not follow from that.
     """
-    config = portable(finite(evaluation.config))
-    config = {name: config[name] for name in HASHED if name in config}
-    if len(config) < len(HASHED) or any(evaluation_faults(replace(evaluation, config=config))):
+    config = without_folders(finite(evaluation.config))
+    config = {name: config[name] for name in HASHED_KEYS if name in config}
+    if len(config) < len(HASHED_KEYS) or any(evaluation_faults(replace(evaluation, config=config))):
         return None
     return config
 
 
-def check_folder(folder: Path) -> list[str]:
+def notes_on_altered_files(folder: Path) -> list[str]:
     """Notes on files of a report that are others than it wrote. Raises RunError if one of the
     evidence is, or is missing.
     """
     altered = altered_files(folder)
     where = shown_folder(folder)
-    for name in (ROWS, SUMS, DOCUMENTS, CONFIGS):
+    for name in (ROWS, SUMS, DOCUMENTS_CSV, CONFIGS):
         if name in altered:
             raise RunError(
                 f"{where}/{name} {altered[name]}, so it was changed after the report was written:"
@@ -255,7 +255,7 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
     These rows are left out; another note names files of the report that are not those that it
     wrote. An origin is FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of
     other folders that it was evaluated in. Raises RunError for damaged and altered files."""
-    notes = check_folder(folder)
+    notes = notes_on_altered_files(folder)
     where = shown_folder(folder)
     rows = read_csv(folder / ROWS)
     try:
@@ -303,7 +303,7 @@ def _read_evaluations(
     sums = _stored_sums(folder / SUMS, rows)
     documents: dict[str, list[Document]] = {}  # {targets: their documents}
     for document in from_csv(
-        folder / DOCUMENTS, Document, "a CSV of documents", "scripts/report.py"
+        folder / DOCUMENTS_CSV, Document, "a CSV of documents", "scripts/report.py"
     ):
         documents.setdefault(document.targets, []).append(document)
     for (origin, eval_id), of_evaluation in numbers.items():
@@ -331,7 +331,7 @@ def _without_setting(row: dict) -> dict:
 def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
     """{row number: {place: Sums}}. Raises ValueError for entries that do not fit the rows."""
     stored = read_npz(path)
-    row_E, document_E, count_E = (stored[name] for name in ENTRY)
+    row_E, document_E, count_E = (stored[name] for name in ENTRY_FIELDS)
     if len({array.shape for array in stored.values()}) > 1:
         raise ValueError("its arrays do not fit together")
     sums_by_row = {}
@@ -355,7 +355,7 @@ def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums
     return sums_by_row
 
 
-def pool(
+def pooled_evaluations(
     evaluations: Sequence[Evaluation],
     folders: Iterable[Path],
     further: Callable[[list[Evaluation]], Iterable[Evaluation]] = lambda _: (),

@@ -15,22 +15,24 @@ from posbench.common.files import json_text, read_json, sha256_each, sha256_file
 HASHES = "hashes.json"
 FORMAT = 1
 MISSING = "is missing"
-NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,150}", re.A)  # of a file in the folder itself
+FILE_NAME = re.compile(r"[A-Za-z0-9_][\w.+=-]{0,150}", re.A)  # of a file in the folder itself
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def write_hashes(folder: Path, names: Iterable[str]) -> Path:
     """Write the list of these files of a folder, and return its path."""
-    write_atomic(folder / HASHES, _text({name: sha256_file(folder / name) for name in names}))
+    write_atomic(
+        folder / HASHES, _hashes_text({name: sha256_file(folder / name) for name in names})
+    )
     return folder / HASHES
 
 
 def hashes_of(contents: Mapping[str, bytes]) -> bytes:
     """The list of files that are given by name, as `write_hashes` writes it."""
-    return _text(sha256_each(contents)).encode()
+    return _hashes_text(sha256_each(contents)).encode()
 
 
-def _text(hashes: Mapping[str, str]) -> str:
+def _hashes_text(hashes: Mapping[str, str]) -> str:
     return json_text({"format": FORMAT, "files": dict(sorted(hashes.items()))})
 
 
@@ -48,7 +50,7 @@ def altered_files(folder: Path) -> dict[str, str]:
     if not has_hashes(folder):
         return {}
     faults = {}
-    for name, digest in _listed(folder / HASHES).items():
+    for name, digest in _hashes_by_name(folder / HASHES).items():
         if not (folder / name).exists():
             faults[name] = MISSING
         elif sha256_file(folder / name) != digest:
@@ -56,7 +58,7 @@ def altered_files(folder: Path) -> dict[str, str]:
     return faults
 
 
-def _listed(path: Path) -> dict[str, str]:
+def _hashes_by_name(path: Path) -> dict[str, str]:
     """{file name: SHA-256} of a list of hashes. Raises RunError for a damaged or newer one."""
     content = read_json(path)
     try:
@@ -64,7 +66,7 @@ def _listed(path: Path) -> dict[str, str]:
             raise ValueError(f"its format is {str(content['format'])[:40]}, and {FORMAT} is read")
         files = {str(name): str(digest) for name, digest in content["files"].items()}
         for name, digest in files.items():
-            if not NAME.fullmatch(name) or not SHA256.fullmatch(digest):
+            if not FILE_NAME.fullmatch(name) or not SHA256.fullmatch(digest):
                 raise ValueError(f"{name[:80]!r} in it is no file of a report with its SHA-256")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(

@@ -14,10 +14,10 @@ from posbench.config.names import display_name
 from posbench.results.distinguish import inventory_words
 from posbench.results.run_metadata import (
     RunMetadata,
-    or_nothing,
     read_metadata,
+    read_or_empty,
 )
-from posbench.results.search import files, run_directories
+from posbench.results.search import files_below, run_directories
 from posbench.results.sweep_names import names_in_ledger, names_of_run
 from posbench.runs.directory import Run
 
@@ -103,12 +103,12 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     metadata = read_metadata(path)
     if not metadata.whole:
         metadata = replace(metadata, nested={})
-    statuses = [status for item, status in files(path) if item != run.lock_file]
+    statuses = [status for item, status in files_below(path) if item != run.lock_file]
     changed = max([status.st_mtime for status in statuses], default=path.stat().st_mtime)
-    summary = or_nothing(run.read_summary) if run.finished else {}
+    summary = read_or_empty(run.read_summary) if run.finished else {}
     last = {} if run.finished else _last_logged(run)
     loss = summary.get("validation_loss", last.get("validation_loss"))
-    damage = _damage(run, metadata, summary)
+    damage = _damage_words(run, metadata, summary)
     if not held and locked(run.lock_file):
         state = "running"
     elif damage:
@@ -120,11 +120,11 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     entry = Entry(
         path=path,
         state=state,
-        reason=damage or _failure(run),
+        reason=damage or _failure_line(run),
         encoding=_encoding_name(metadata.nested),
-        seed=_whole_number(metadata.config.get("seed")),
-        steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
-        total=_whole_number(_last_step(metadata.config)),
+        seed=_int_or_none(metadata.config.get("seed")),
+        steps=_int_or_none(summary.get("steps", last.get("step"))) or 0,
+        total=_int_or_none(_last_step(metadata.config)),
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in statuses),
@@ -139,7 +139,7 @@ def _last_step(config: dict) -> object:
     return config.get("train.step") or config.get("train.steps")
 
 
-def _damage(run: Run, metadata: RunMetadata, summary: dict) -> str:
+def _damage_words(run: Run, metadata: RunMetadata, summary: dict) -> str:
     """Sentence about a damaged or missing file, or ""."""
     if run.finished and not run.config.exists():
         return "config.yaml is missing"
@@ -164,7 +164,7 @@ def _progress_state(run: Run, last_line: dict) -> str:
     return "interrupted" if run.has_state or last_line else "unstarted"
 
 
-def _failure(run: Run) -> str:
+def _failure_line(run: Run) -> str:
     """First line of failure.txt, or ""."""
     try:
         output = read_bytes(run.failure)
@@ -174,7 +174,7 @@ def _failure(run: Run) -> str:
     return str(printable(first_line.decode(errors="replace").strip()))
 
 
-def _whole_number(value: object) -> int | None:
+def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

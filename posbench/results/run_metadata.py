@@ -26,9 +26,9 @@ NOT_TRAINING = {
     "results_dir", "cache_dir", "report_dir", "run", "runs", "out", "dry", "experiment", "hydra",
     "step", "name",
 }  # fmt: skip
-ABSENT = "(absent)"
+ABSENT_WORD = "(absent)"
 # {field of Training: its key in provenance or summary}, where the names differ
-NOTED_AS = {
+NAME_IN_METADATA = {
     "changed": "dirty_diff",
     "weights_sha256": "sha256",
     "parameters": "n_parameters",
@@ -40,10 +40,10 @@ TEXT_SETTINGS = (
     *("data.tokenizer", "data.vocab_size", "data.bos", "data.mix.task", "data.mix.share"),
     *("data.source.pairs", "data.source.distinct", "data.source.reverse_answer"),
 )
-HASH = "data.hash"  # of the text, its tokenizer and BOS
-SHARE = 0.2  # share of the steps, at the end, used for the slope
+HASH_KEY = "data.hash"  # of the text, its tokenizer and BOS
+SLOPE_SHARE = 0.2  # share of the steps, at the end, used for the slope
 # Keys of the place of a checkpoint or of an engine, of which a server says a name alone.
-PLACES = ("model.path", "model.engine.path", "encoding.name")
+PLACE_KEYS = ("model.path", "model.engine.path", "encoding.name")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class RunMetadata:
         ]
         settings = {}
         for key, value in self.config.items():
-            if key.startswith(("model.", "train.")) and not under(key, skipped):
+            if key.startswith(("model.", "train.")) and not is_under(key, skipped):
                 settings[key] = value
         if not settings:
             return {}
@@ -116,9 +116,9 @@ class RunMetadata:
         if isinstance(data, dict):
             settings["data"] = self.text
             for key, value in self.config.items():
-                if under(key, TEXT_SETTINGS):
+                if is_under(key, TEXT_SETTINGS):
                     settings[key] = value
-        return {**settings, HASH: self.fingerprint[:10]}
+        return {**settings, HASH_KEY: self.fingerprint[:10]}
 
     @property
     def text(self) -> str:
@@ -133,16 +133,16 @@ class RunMetadata:
 
     def _place_name(self) -> str:
         """Name of the folder of a checkpoint, or of the model that an engine serves."""
-        for key in PLACES:
+        for key in PLACE_KEYS:
             if self.config.get(key):
                 return Path(str(self.config[key]).rpartition(":")[2]).name
         return ""
 
 
-def under(key: str, names: Iterable[str]) -> bool:
+def is_under(key: str, names: Iterable[str]) -> bool:
     """True for one of the names or a key below it.
 
-    >>> under("encoding.slope_scale", ["encoding"]), under("encodings", ["encoding"])
+    >>> is_under("encoding.slope_scale", ["encoding"]), is_under("encodings", ["encoding"])
     (True, False)
     """
     return any(key == name or key.startswith(f"{name}.") for name in names)
@@ -153,13 +153,13 @@ def read_metadata(path: Path) -> RunMetadata:
     run = Run(path)
     return RunMetadata(
         path,
-        or_nothing(run.read_config),
-        or_nothing(read_json, run.provenance),
-        or_nothing(read_json, run.summary),
+        read_or_empty(run.read_config),
+        read_or_empty(read_json, run.provenance),
+        read_or_empty(read_json, run.summary),
     )
 
 
-def or_nothing(reader: Callable[..., object], *arguments: object) -> dict:
+def read_or_empty(reader: Callable[..., object], *arguments: object) -> dict:
     """Printable content that `reader` returns; {} if it is no dict, or if the file is missing or
     damaged.
     """
@@ -193,7 +193,7 @@ def whole_as_int(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def text(value: object) -> str:
+def typed_text(value: object) -> str:
     """Value of a configuration as a user would type it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -204,9 +204,9 @@ def training_settings(metadata: RunMetadata) -> dict[str, object]:
     """
     settings = {}
     for key, value in metadata.config.items():
-        if not under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}"):
+        if not is_under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}"):
             settings[key] = value
-    settings["data fingerprint"] = metadata.fingerprint[:16] or ABSENT
+    settings["data fingerprint"] = metadata.fingerprint[:16] or ABSENT_WORD
     return settings
 
 
@@ -241,24 +241,24 @@ class Training:
     tokenizers: str | None
 
 
-def trainings(
+def training_records(
     runs: Iterable[RunMetadata], names: Mapping[str, str] | None = None
 ) -> list[Training]:
     """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is
     {run_id: display name of the encoding}.
     """
     return [
-        _training(metadata, (names or {}).get(metadata.path.name))
+        _training_record(metadata, (names or {}).get(metadata.path.name))
         for metadata in runs
         if metadata.config or metadata.provenance
     ]
 
 
-def _training(metadata: RunMetadata, encoding: str | None) -> Training:
-    """Training of a run; the metadata may note a column under another name (NOTED_AS)."""
+def _training_record(metadata: RunMetadata, encoding: str | None) -> Training:
+    """Training of a run; the metadata may note a column under another name (NAME_IN_METADATA)."""
     facts = {**metadata.provenance, **metadata.versions, **metadata.summary}
     values = {
-        column.name: facts.get(NOTED_AS.get(column.name, column.name))
+        column.name: facts.get(NAME_IN_METADATA.get(column.name, column.name))
         for column in fields(Training)
     }
     values["run_id"] = metadata.path.name
@@ -286,7 +286,7 @@ def end_slope(metadata: RunMetadata) -> float | None:
         return None
     if not len(points):
         return None
-    late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]]
+    late = points[points[:, 0] >= (1 - SLOPE_SHARE) * points[-1, 0]]
     if len(late) < 3 or not np.isfinite(late).all():
         return None
     return float(np.polyfit(*late.T, 1)[0])

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.results.bundle import ENDING, unpacked
+from posbench.results.bundle import ENDING, unpacked_folder
 from posbench.runs.directory import Run
 
 # Files of a report whose rows can be pooled with others.
 ROWS = "rows.csv"
 SUMS = "sums.npz"
 CONFIGS = "configs.jsonl"
-WAYS = (
+WAY_OUT = (
     "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses,"
     " or a quoted glob of these."
 )
@@ -26,7 +26,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 
 
 @dataclass(frozen=True)
-class Found:
+class Results:
     """Results that were named: run directories, CSVs of losses, and folders of reports that hold
     evidence.
     """
@@ -39,14 +39,14 @@ class Found:
         """Eval files of the runs."""
         return [path for folder in self.runs for path in Run(folder).eval_files()]
 
-    def without_csvs(self, why: str) -> "Found":
+    def without_csvs(self, why: str) -> "Results":
         """Itself. Raises ConfigError with the reason `why` if a CSV was named."""
         if self.csvs:
             raise ConfigError(f"{self.csvs[0]} {why}: give run directories, or folders of reports.")
         return self
 
 
-def find_results(names: Iterable[object]) -> Found:
+def find_results(names: Iterable[object]) -> Results:
     """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, its
     bundle, a CSV.
 
@@ -56,7 +56,7 @@ def find_results(names: Iterable[object]) -> Found:
     csvs: dict[Path, Path] = {}
     evidence: dict[Path, Path] = {}
     for name in names:
-        named = _find_named(os.path.expanduser(str(name)))
+        named = _results_of_name(os.path.expanduser(str(name)))
         for path in named.runs:
             runs.setdefault(path.resolve(), path)
         for path in named.csvs:
@@ -64,37 +64,37 @@ def find_results(names: Iterable[object]) -> Found:
         for path in named.evidence:
             evidence.setdefault(path.resolve(), path)
     if not (runs or csvs or evidence):
-        raise ConfigError(f"runs=[] names nothing: {WAYS}")
-    return Found(list(runs.values()), list(csvs.values()), list(evidence.values()))
+        raise ConfigError(f"runs=[] names nothing: {WAY_OUT}")
+    return Results(list(runs.values()), list(csvs.values()), list(evidence.values()))
 
 
-def _find_named(name: str) -> Found:
+def _results_of_name(name: str) -> Results:
     """Results of one path or glob. Raises as `find_results`."""
-    paths = [_unpacked_bundle(path) for path in _matches(name)]
+    paths = [_folder_of_bundle(path) for path in _matching_paths(name)]
     csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
     evidence = [path for path in paths if is_evidence(path)]
     runs = []
     for path in paths:
-        runs += [path] if Run(path).has_config else inside(path)
+        runs += [path] if Run(path).has_config else runs_inside(path)
     if not (runs or csvs or evidence):
         # Reports of before there was evidence have their rows alone.
         csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
     if not (runs or csvs or evidence):
-        raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {WAYS}")
-    return Found(runs, csvs, evidence)
+        raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {WAY_OUT}")
+    return Results(runs, csvs, evidence)
 
 
-def _matches(name: str) -> list[Path]:
+def _matching_paths(name: str) -> list[Path]:
     """The path of this name, or those that match it as a glob."""
     if name and Path(name).exists():
         return [Path(name)]
     return [Path(path) for path in sorted(glob.glob(name))]
 
 
-def _unpacked_bundle(path: Path) -> Path:
+def _folder_of_bundle(path: Path) -> Path:
     """The folder of a bundle; any other path itself."""
     is_bundle = path.suffix.lower() == ENDING and path.is_file()
-    return unpacked(path) if is_bundle else path
+    return unpacked_folder(path) if is_bundle else path
 
 
 def is_evidence(folder: Path) -> bool:
@@ -104,7 +104,7 @@ def is_evidence(folder: Path) -> bool:
     return all(os.path.isfile(folder / name) for name in (ROWS, SUMS, CONFIGS))
 
 
-def inside(folder: Path) -> list[Path]:
+def runs_inside(folder: Path) -> list[Path]:
     """Run directories in a results folder, sorted."""
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
 
@@ -146,7 +146,7 @@ def run_directories(folder: Path) -> list[Path]:
     return sorted(path for path in folders if RUN_ID.fullmatch(path.name) or Run(path).has_config)
 
 
-def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def files_below(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield (path, status) of every file below a directory. Links and files deleted meanwhile are
     skipped.
 

@@ -10,11 +10,11 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes, read_lines
 from posbench.results.run_metadata import RunMetadata
-from posbench.results.search import inside
+from posbench.results.search import runs_inside
 from posbench.runs.directory import Run
 
 LEDGER = "ledger.jsonl"
-LEFT_OUT = ("refused", "noop")  # statuses of a line without a result
+STATUSES_WITHOUT_RESULT = ("refused", "noop")  # statuses of a line without a result
 
 
 def names_in_ledger(folder: Path) -> dict[str, list[str]]:
@@ -26,7 +26,7 @@ def names_in_ledger(folder: Path) -> dict[str, list[str]]:
         if not isinstance(name, str) or not isinstance(run_id, str):
             continue
         names_of_run = names.setdefault(run_id, [])
-        if name not in names_of_run and line.get("status") not in LEFT_OUT:
+        if name not in names_of_run and line.get("status") not in STATUSES_WITHOUT_RESULT:
             names_of_run.append(name)
     return names
 
@@ -43,7 +43,7 @@ def sweep_name(metadata: RunMetadata) -> str:
     return name if isinstance(name, str) else ""
 
 
-def named_runs(folder: Path, name: str) -> list[Path]:
+def runs_of_sweep(folder: Path, name: str) -> list[Path]:
     """Run directories in a results folder that belong to the sweep of a name, sorted.
 
     Raises ConfigError for a name that no sweep has."""
@@ -60,7 +60,7 @@ def runs_of_sweeps(folder: Path) -> dict[str, list[Path]]:
     """{name of a sweep: its run directories in a results folder}, both sorted."""
     in_ledger = names_in_ledger(folder)
     runs: dict[str, list[Path]] = {}
-    for path in inside(folder):
+    for path in runs_inside(folder):
         names = set(printable([_name_in_config(path), *in_ledger.get(path.name, [])]))
         for name in names - {""}:
             runs.setdefault(name, []).append(path)

@@ -30,7 +30,7 @@ def read_step_losses(run_path: Path) -> list[StepLoss]:
     """
     losses = []
     for line in read_lines(Run(run_path).train_log):
-        losses += _of_line(printable(line))
+        losses += _losses_of_line(printable(line))
     if not losses:
         return []
     last = losses[-1]
@@ -41,7 +41,7 @@ def read_step_losses(run_path: Path) -> list[StepLoss]:
     ]
 
 
-def _of_line(line: dict) -> Iterator[StepLoss]:
+def _losses_of_line(line: dict) -> Iterator[StepLoss]:
     """Losses of a line of a log; none of a line without a validation, or of a damaged one."""
     step = line.get("step")
     validation = line.get("validation")

@@ -200,21 +200,21 @@ TABLE = (
 )
 
 
-def _names(role: str) -> tuple[str, ...]:
+def _names_with_role(role: str) -> tuple[str, ...]:
     """Names of the columns that have a role, such as "shared"."""
     return tuple(column.name for column in TABLE if getattr(column, role))
 
 
 SCHEMA = max(column.since for column in TABLE)  # version of the table
 COLUMNS = tuple(column.name for column in TABLE)
-KEY = _names("identifies")
-NEVER_EMPTY = _names("never_empty")
-SHARED = _names("shared")
-VOLATILE = _names("volatile")
-DERIVED = _names("derived")
+KEY = _names_with_role("identifies")
+NEVER_EMPTY = _names_with_role("never_empty")
+SHARED = _names_with_role("shared")
+VOLATILE = _names_with_role("volatile")
+DERIVED = _names_with_role("derived")
 
 
-def complete(
+def completed_row(
     row: Mapping[str, Any], schema: int, table: tuple[Column, ...] = TABLE
 ) -> dict[str, Any]:
     """A row of a file of an earlier schema, with the columns that were added since.
@@ -231,7 +231,7 @@ def complete(
     return complete_row
 
 
-def described() -> str:
+def columns_text() -> str:
     """Line of each column: its name, its type, its unit and its meaning."""
     lines = []
     for column in TABLE:

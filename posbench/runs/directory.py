@@ -166,7 +166,7 @@ class Run:
         process wrote them: a training is of no use without them. Raises Busy as `hold_place`."""
         self.hold_place()
         for path, text in self._descriptions.items():
-            if not _holds(path, text):
+            if not _has_text(path, text):
                 print(
                     f"{path} was deleted or changed meanwhile: it is written again",
                     file=sys.stderr,
@@ -206,7 +206,7 @@ def _file_number(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _holds(path: Path, text: str) -> bool:
+def _has_text(path: Path, text: str) -> bool:
     """True for a file with this text."""
     try:
         return read_bytes(path) == text.encode()

@@ -13,7 +13,7 @@ from posbench.common.files import atomic_path, opened
 INTEGERS = "iu"
 NUMBERS = "fiub"
 # {first word of a field's name: legal kinds of numpy dtypes}; others hold NUMBERS
-KINDS = {
+DTYPE_KINDS = {
     "nll": "f",
     "length": INTEGERS,
     "document": INTEGERS,
@@ -22,7 +22,7 @@ KINDS = {
     "part": INTEGERS,
     "rank": INTEGERS,
 }
-LARGEST = 4 * 2**30  # bytes
+MOST_BYTES = 4 * 2**30  # bytes
 
 
 class DamagedArrays(ValueError):
@@ -39,11 +39,11 @@ def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
     """{name: array} of an npz, restricted to `names` if given. Arrays hold numbers or booleans.
 
     Raises FileNotFoundError, RunError for what is no regular file, and DamagedArrays for damage,
-    for losses or coordinates of a wrong type, and for more than LARGEST unpacked bytes."""
+    for losses or coordinates of a wrong type, and for more than MOST_BYTES unpacked bytes."""
     try:
-        arrays = _unpacked(path, names)
+        arrays = _unpacked_arrays(path, names)
         for name, array in arrays.items():
-            if array.dtype.kind not in KINDS.get(name.split("_")[0], NUMBERS):
+            if array.dtype.kind not in DTYPE_KINDS.get(name.split("_")[0], NUMBERS):
                 raise DamagedArrays(f"{name} holds {array.dtype}")
         return arrays
     except (FileNotFoundError, RunError, DamagedArrays):
@@ -52,22 +52,22 @@ def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
         raise DamagedArrays(str(error)) from error
 
 
-def _unpacked(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
+def _unpacked_arrays(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
     """{name: array} of an npz, of `names` or of all. Raises DamagedArrays for one too large."""
     arrays = {}
     with opened(path) as file, zipfile.ZipFile(file) as packed:
         entries = packed.infolist()
         size = sum(entry.file_size for entry in entries)
-        if size > LARGEST:
-            raise DamagedArrays(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
+        if size > MOST_BYTES:
+            raise DamagedArrays(f"it unpacks to {size:,} bytes, and {MOST_BYTES:,} are read")
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
             if not names or name in names:
-                arrays[name] = _array(packed, entry)
+                arrays[name] = _array_of_entry(packed, entry)
     return arrays
 
 
-def _array(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+def _array_of_entry(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
     """Array of an entry. Raises DamagedArrays for one that is no array, or is larger than the entry
     states.
 

@@ -1,8 +1,8 @@
 """Texts already read at an unfinished length of an evaluation, so that the same command resumes
 after them.
 
-NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine
-as bytes, and of each batch of texts, under the digest of what was read, the arrays of
+NAME.part.npz (PART_ENDING) beside an evaluation's NAME.json. It holds `made`, the JSON of code and
+machine as bytes, and of each batch of texts, under the digest of what was read, the arrays of
 Scorer.score_texts (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and `spent_DIGEST`, its
 seconds and the peak memory in MiB. A file of other code or another machine is not used, since a row
 names one of each. Short lengths have no such file, and the others none once their rows are
@@ -20,8 +20,8 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.runs.npz import DamagedArrays, read_npz, write_npz
 
-PART = ".part.npz"
-EVERY = 60.0  # seconds between two writes, at least
+PART_ENDING = ".part.npz"
+SECONDS_BETWEEN_WRITES = 60.0  # seconds between two writes, at least
 FIELDS = ("nll", "correct", "rank", "among")
 
 
@@ -37,7 +37,7 @@ class PartialEvaluation:
         self.producer = producer
         self.seconds = 0.0
         self.peak_mib = 0.0
-        self.every = EVERY
+        self.every = SECONDS_BETWEEN_WRITES
         # {key: {name: array}} of the batches
         self.batches = self._stored() if path.exists() else {}
         self.written = time.monotonic()

@@ -8,9 +8,9 @@ from typing import Any
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 
-LARGEST = 2**20  # bytes; config.yaml of a run has a few thousand
+MOST_BYTES = 2**20  # bytes; config.yaml of a run has a few thousand
 # Levels of nesting; a run's has about a dozen, and a hundred thousand would end the process.
-DEEPEST = 100
+MOST_LEVELS = 100
 # In addition to YAML 1.1.
 FLOAT = re.compile(
     r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$"
@@ -25,10 +25,10 @@ def read_yaml(path: Path | str) -> object:
 
     Raises OSError when it cannot be opened, RunError for content that no run writes: aliases (a few
     bytes may expand to a billion values), tags, duplicate keys, too many levels, and for a file
-    that is damaged, not regular or larger than LARGEST."""
+    that is damaged, not regular or larger than MOST_BYTES."""
     import yaml
 
-    content = read_bytes(path, LARGEST)
+    content = read_bytes(path, MOST_BYTES)
     try:
         _check_structure(content)
         return yaml.load(content, Loader=plain_loader())
@@ -38,7 +38,7 @@ def read_yaml(path: Path | str) -> object:
 
 
 def _check_structure(content: bytes) -> None:
-    """Raise ValueError for an alias, or more than DEEPEST levels."""
+    """Raise ValueError for an alias, or more than MOST_LEVELS levels."""
     import yaml
 
     depth = 0
@@ -47,8 +47,8 @@ def _check_structure(content: bytes) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if isinstance(event, yaml.AliasEvent) or depth > DEEPEST:
-            raise ValueError(f"it holds an alias, or more than {DEEPEST} levels")
+        if isinstance(event, yaml.AliasEvent) or depth > MOST_LEVELS:
+            raise ValueError(f"it holds an alias, or more than {MOST_LEVELS} levels")
 
 
 def _safe_loader() -> type:

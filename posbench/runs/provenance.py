@@ -14,12 +14,12 @@ from pathlib import Path
 import posbench
 from posbench.common.machine import processor
 
-COMMAND = "POSBENCH_COMMAND"  # the typed command, passed on to child processes
+COMMAND_VARIABLE = "POSBENCH_COMMAND"  # the typed command, passed on to child processes
 PACKAGE = Path(posbench.__file__).resolve().parent
 LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
 
 
-def _git(*args: str) -> bytes | None:
+def _git_output(*args: str) -> bytes | None:
     """Output of git in the package's folder, None when it fails."""
     # In a commit hook GIT_* point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -37,17 +37,17 @@ def _git(*args: str) -> bytes | None:
 
 
 @functools.cache
-def code() -> tuple[str | None, str | None]:
+def commit_and_changes() -> tuple[str | None, str | None]:
     """(commit, hash of the uncommitted changes or None); (None, None) outside the package's own
     repository.
 
     A package that is installed inside another project's repository is not tracked there and counts
     as outside."""
-    if _git("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
+    if _git_output("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
         return None, None
-    commit = _git("rev-parse", "HEAD")
-    changed = _git("diff", "HEAD", "--binary")
-    new = _git("ls-files", "--others", "--exclude-standard", "-z")
+    commit = _git_output("rev-parse", "HEAD")
+    changed = _git_output("diff", "HEAD", "--binary")
+    new = _git_output("ls-files", "--others", "--exclude-standard", "-z")
     if commit is None or changed is None or new is None:
         return None, None
     digest = hashlib.sha256(changed)
@@ -58,17 +58,17 @@ def code() -> tuple[str | None, str | None]:
     return commit.decode().strip(), changes
 
 
-def commit() -> str | None:
+def commit_of_row() -> str | None:
     """Commit for a row: 12 hex digits, with + appended if the code was changed since; None outside
     git.
     """
-    revision, dirty = code()
+    revision, dirty = commit_and_changes()
     if revision is None:
         return None
     return revision[:12] + ("+" if dirty else "")
 
 
-def machine(device: str) -> dict:
+def machine_facts(device: str) -> dict:
     """Description of this machine and the versions of the libraries."""
     import torch
 
@@ -91,13 +91,13 @@ def collect_provenance(
     """Content of provenance.json: code, command, versions, machine, data and size of one
     training.
     """
-    revision, dirty = code()
+    revision, dirty = commit_and_changes()
     return {
         "commit": revision,
         "dirty_diff": dirty,
-        "command": os.environ.get(COMMAND) or shlex.join(sys.orig_argv),
+        "command": os.environ.get(COMMAND_VARIABLE) or shlex.join(sys.orig_argv),
         "seed": seed,
-        **machine(device),
+        **machine_facts(device),
         "data_fingerprint": data_fingerprint,
         "n_parameters": n_parameters,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -25,32 +25,32 @@ from posbench.runs.columns import (
     TABLE,
     VOLATILE,
     Column,
-    complete,
+    completed_row,
 )
 
-MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
+MOST_ROWS = 20_000  # rows of one eval json; protocols by position have about 50 per length
 # Extra column of a report and its CSV: settings of windows and targets, in words.
 SETTING = "setting"
 # {unit: largest value of a column}
-LARGEST = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}
+LARGEST_VALUES = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}
 LARGEST_EXPONENT = 709.0  # exp() of more exceeds a double
 DIGEST = "digest"  # key of an eval json: SHA-256 of all else in it
 KINDS = {column.name: column.kind for column in TABLE}
 
 
-def key(row: dict) -> tuple:
+def row_key(row: dict) -> tuple:
     """Values that identify a row (KEY)."""
     return tuple(row[name] for name in KEY)
 
 
-def agree(row: dict, other: dict) -> bool:
+def same_values(row: dict, other: dict) -> bool:
     """True if two rows are equal in all columns but VOLATILE. A missing argument of
     identity.FIELDS_ADDED_LATER counts as its default.
     """
-    return _repeatable(row) == _repeatable(other)
+    return _repeatable_values(row) == _repeatable_values(other)
 
 
-def _repeatable(row: dict) -> dict:
+def _repeatable_values(row: dict) -> dict:
     """Values of a row that are equal when the same evaluation runs twice."""
     values = {name: row[name] for name in COLUMNS if name not in VOLATILE}
     for group in ("encoding", "extension"):
@@ -82,7 +82,7 @@ def make_row(**values: Any) -> dict:
     row = {}
     for column in TABLE:
         if column.name not in DERIVED:
-            row[column.name] = _typed(column, values[column.name])
+            row[column.name] = _typed_value(column, values[column.name])
     row |= {"schema": SCHEMA, "ppl": perplexity(row), "bpb": bits_per_byte(row)}
     return {name: row[name] for name in COLUMNS}
 
@@ -106,7 +106,7 @@ def bits_per_byte(row: dict) -> float | None:
     return row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"]
 
 
-def _typed(column: Column, value: Any) -> Any:
+def _typed_value(column: Column, value: Any) -> Any:
     """Value in the column's type, None for an empty one. Raises TypeError for another type."""
     if hasattr(value, "item") and not isinstance(value, dict):
         value = value.item()  # of numpy
@@ -152,13 +152,13 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     by a newer posbench.
     """
     try:
-        rows = [_checked(row, content["schema"], path) for row in content["rows"][:MOST]]
+        rows = [_checked_row(row, content["schema"], path) for row in content["rows"][:MOST_ROWS]]
         for name in SHARED:
             if len({row[name] for row in rows}) > 1:
                 raise ValueError(f"rows of several {name}s")
         count = len(content["rows"])
-        if count > MOST:
-            raise ValueError(f"{count:,} rows, and {MOST:,} are read")
+        if count > MOST_ROWS:
+            raise ValueError(f"{count:,} rows, and {MOST_ROWS:,} are read")
         return rows
     except RunError:
         raise
@@ -168,7 +168,7 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
         ) from error
 
 
-def _checked(row: dict, schema: int, path: Path | str) -> dict:
+def _checked_row(row: dict, schema: int, path: Path | str) -> dict:
     """Row of checked types and all columns. Raises RunError for a newer schema, ValueError,
     TypeError, KeyError or AttributeError for what is no row.
     """
@@ -177,8 +177,8 @@ def _checked(row: dict, schema: int, path: Path | str) -> dict:
             f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench,"
             " or evaluate again."
         )
-    row = complete(row, schema, TABLE)
-    typed = {column.name: _typed(column, row[column.name]) for column in TABLE}
+    row = completed_row(row, schema, TABLE)
+    typed = {column.name: _typed_value(column, row[column.name]) for column in TABLE}
     typed["schema"] = SCHEMA
     for name in NEVER_EMPTY:
         if typed[name] is None:
@@ -199,7 +199,7 @@ def _check_range(column: Column, value: Any) -> None:
     """Raise ValueError for a number that the column cannot hold."""
     if column.least is not None and value < column.least:
         raise ValueError(f"{column.name}={value}")
-    most = LARGEST.get(column.unit)
+    most = LARGEST_VALUES.get(column.unit)
     if most is not None and abs(value) > most:
         raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
 
@@ -235,11 +235,11 @@ def write_csv(rows: Iterable[dict], path: Path | str) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
+    writer.writerows([_csv_cell(row.get(name)) for name in names] for row in rows)
     write_atomic(path, text.getvalue())
 
 
-def _cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     if isinstance(value, dict | bool):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
     return defuse.cell(value)
@@ -273,8 +273,8 @@ def read_csv(path: Path | str) -> list[dict]:
 
 def _row_of_line(line: dict[str, str], path: Path | str) -> dict:
     """Row of a line of a CSV, with its setting if the file has that column."""
-    values = {name: _parsed(name, text) for name, text in line.items() if name != SETTING}
-    row = _checked(values, int(line["schema"]), path)
+    values = {name: _parsed_cell(name, text) for name, text in line.items() if name != SETTING}
+    row = _checked_row(values, int(line["schema"]), path)
     if SETTING in line:
         row[SETTING] = defuse.uncell(line[SETTING] or "") or None
     return row
@@ -293,7 +293,7 @@ def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
         yield line
 
 
-def _parsed(name: str, text: str) -> Any:
+def _parsed_cell(name: str, text: str) -> Any:
     """Value of a cell in the type of its column."""
     kind = KINDS.get(name, str)
     if text == "":

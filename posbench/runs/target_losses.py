@@ -66,7 +66,7 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
     try:
         stored = read_npz(path)
         lengths = stored["length"].tolist()
-        return {length: _of_length(stored, i, length) for i, length in enumerate(lengths)}
+        return {length: _arrays_of_length(stored, i, length) for i, length in enumerate(lengths)}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(
             f"{path} is damaged ({error}): delete it with its .json, and run the same command"
@@ -74,7 +74,7 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
         ) from error
 
 
-def _of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dict[str, np.ndarray]:
+def _arrays_of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dict[str, np.ndarray]:
     """Arrays of the i-th length."""
     arrays = {}
     for name in NAMES:
@@ -85,7 +85,7 @@ def _of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dict[str, 
     return arrays
 
 
-def units(arrays: dict[str, np.ndarray]) -> np.ndarray:
+def interval_units_of(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Units of intervals that the targets or windows of `arrays` belong to: projects, if these were
     asked for, else documents.
     """
@@ -200,7 +200,9 @@ class TargetLosses:
             value_NS = value_NS[:, columns]
         else:
             value_NS = value_NS[:, self._field(f"part_{length}").ravel() == part]
-        return sums([value_NS.ravel()], np.repeat(units(self.arrays), value_NS.shape[1]))
+        return sums(
+            [value_NS.ravel()], np.repeat(interval_units_of(self.arrays), value_NS.shape[1])
+        )
 
     def _field(self, name: str) -> np.ndarray:
         try:
@@ -228,7 +230,7 @@ class TargetLosses:
         """
         bytes_T = read_npz(self.path, ("bytes",)).get("bytes")
         numbers, member_T, counts = np.unique(
-            units(self.arrays), return_inverse=True, return_counts=True
+            interval_units_of(self.arrays), return_inverse=True, return_counts=True
         )
         if bytes_T is None:
             n_bytes = [None] * len(numbers)

@@ -14,7 +14,7 @@ TINY = 1e-30  # stands for zero in a continued fraction
 MOST_TERMS = 1000  # of the fraction
 CONVERGED = 1e-15  # part by which its last term changes it
 NORMAL_FROM = 1000  # degrees of freedom above which a quantile of t is the normal's
-HALVINGS = 80  # of the range that a quantile is in
+BISECTIONS = 80  # of the range that a quantile is in
 
 
 def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
@@ -105,7 +105,7 @@ def student_quantile(probability: float, df: float) -> float:
     low, high = 0.0, 1.0
     while student_cdf(high, df) < probability:
         low, high = high, 2 * high
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         if student_cdf(middle, df) < probability:
             low = middle

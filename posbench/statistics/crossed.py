@@ -55,7 +55,7 @@ def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -
     return Sums(documents, np.bincount(member), np.stack(totals))
 
 
-def across(seeds: Sequence[Sums]) -> Sums | None:
+def joined_seeds(seeds: Sequence[Sums]) -> Sums | None:
     """Join the `sums` of several seeds; None unless they have equally many targets in the same
     documents.
     """
@@ -67,7 +67,7 @@ def across(seeds: Sequence[Sums]) -> Sums | None:
     return replace(first, totals=np.concatenate([seed.totals for seed in seeds]))
 
 
-def join_strata(parts: Sequence[Sums]) -> Sums:
+def joined_strata(parts: Sequence[Sums]) -> Sums:
     """Join the `sums` of the strata of a design, none of whose documents is a document of another
     one; they get new numbers.
     """
@@ -240,7 +240,7 @@ def anova(
     df = 1.0  # where all documents are alike, so that there is nothing to divide
     if documents:
         df = max(3 * (documents * f) ** 2 / float((x_C**4).sum()) - 1, 1.0)
-    return _combined(seeds, documents, both, s, df)
+    return _combined_variance(seeds, documents, both, s, df)
 
 
 def stratified(
@@ -285,11 +285,11 @@ def stratified(
         return documents, df
     seeds = float(np.var(by_seed_S, ddof=1)) / s
     both = float((factor_C * (error_SC - mean_C) ** 2).sum()) / (s * (s - 1))
-    variance, satterthwaite = _combined(seeds, documents, both, s, df)
+    variance, satterthwaite = _combined_variance(seeds, documents, both, s, df)
     return variance, satterthwaite if s >= anova_from else min(s - 1.0, df)
 
 
-def _combined(
+def _combined_variance(
     seeds: float, documents: float, both: float, s: int, df: float
 ) -> tuple[float, float]:
     """Variance seeds + documents - both with Satterthwaite's degrees of freedom, of which the parts

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import Estimate, Sums, across, estimate
+from posbench.statistics.crossed import Estimate, Sums, estimate, joined_seeds
 
 FROM_SUMS = "documents"
 FROM_SEEDS = "means of seeds"
@@ -68,7 +68,7 @@ def _joined_terms(seeds: Sequence[SeedValue]) -> Terms | None:
     joined = []
     for of_seeds in zip(*(seed.terms for seed in seeds), strict=True):
         weight = of_seeds[0][0]  # the same of every seed
-        sums = across([sums for _, sums in of_seeds])
+        sums = joined_seeds([sums for _, sums in of_seeds])
         if sums is None:
             return None
         joined.append((weight, sums))

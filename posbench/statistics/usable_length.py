@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from posbench.statistics.crossed import Estimate
 
 LEAST_P = 1e-9  # smallest alpha that is tried
-HALVINGS = 40  # of the range that a p is in
+BISECTIONS = 40  # of the range that a p is in
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Usable:
         low, high = LEAST_P, 1.0
         if decided(1 - low):
             return low
-        for _ in range(HALVINGS):
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
             if decided(1 - middle):
                 high = middle

@@ -91,7 +91,7 @@ class Rule:
         return max(beyond("above", low), beyond("below", high))
 
 
-def exclusive(confirm: Rule, refute: Rule) -> bool:
+def are_exclusive(confirm: Rule, refute: Rule) -> bool:
     """True if no number satisfies both rules."""
     edges = sorted({*confirm.bounds, *refute.bounds})
     inside = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
@@ -99,7 +99,7 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
     return not any(confirm.holds(x) and refute.holds(x) for x in candidates)
 
 
-def sides(confirm: Rule, refute: Rule) -> int:
+def n_sides(confirm: Rule, refute: Rule) -> int:
     """1 if the rules are the two sides of one bound, else 2.
 
     Whatever is true, then only one of the two verdicts can be wrong, so that each may use all of

@@ -249,7 +249,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     most_processes = max(map(processes_of, jobs), default=1)
     parallel = check_jobs(max(1, min(parallel, len(jobs))), most_processes)
     parallel = fitting_on_gpu(jobs, parallel)
-    os.environ[provenance.COMMAND] = command
+    os.environ[provenance.COMMAND_VARIABLE] = command
     queue = deque((job, False) for job in jobs)  # (job, whether its run was busy before)
     live = Live(len(jobs) + done, done, parallel)
     received = None

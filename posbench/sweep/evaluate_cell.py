@@ -17,7 +17,7 @@ from posbench.model.gpt import GPT
 from posbench.position.trusted import trained_config
 from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
-from posbench.runs.partial_evaluation import PART, PartialEvaluation
+from posbench.runs.partial_evaluation import PART_ENDING, PartialEvaluation
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import model_size
@@ -110,9 +110,9 @@ def evaluate(
     # {length of a text that is read: lengths measured by it}
     passes = evaluator.lengths_by_text(cell.missing())
     file = CellFile(cell.path)
-    machine = provenance.machine(evaluation.device)
-    circumstances = {"code": list(provenance.code()), "machine": machine}
-    evaluation.partial = PartialEvaluation(cell.path.with_suffix(PART), circumstances)
+    machine = provenance.machine_facts(evaluation.device)
+    circumstances = {"code": list(provenance.commit_and_changes()), "machine": machine}
+    evaluation.partial = PartialEvaluation(cell.path.with_suffix(PART_ENDING), circumstances)
     settings = {
         "protocol": cell.protocol,
         "version": evaluator.version_of(cell.evaluate),
@@ -206,7 +206,7 @@ def make_rows(
         "target_len": int(evaluation.extension.target_len(length)),
         "protocol": cell.protocol,
         "depth": None,
-        "commit": provenance.commit(),
+        "commit": provenance.commit_of_row(),
         "step": job.config.train.step,
     }
     # Values of the protocol come last, so that its own depth, position or task stands.

@@ -20,7 +20,7 @@ from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.config.typed_args import shown
 from posbench.data.mix import resolved_data
 from posbench.position.trusted import trained_config, trusted_config
-from posbench.results.run_metadata import or_nothing
+from posbench.results.run_metadata import read_or_empty
 from posbench.runs.directory import Run
 from posbench.sweep.cells import EvaluationCell, cells, check_used
 from posbench.sweep.finetune import child_config
@@ -271,7 +271,7 @@ def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
 
 def _recorded_text_name(run: Run, data: dict) -> str:
     """Name of a text in a run's config.yaml; that of `data` where that is not its path's name."""
-    recorded = (or_nothing(run.read_config).get("data") or {}).get("name")
+    recorded = (read_or_empty(run.read_config).get("data") or {}).get("name")
     was_typed = data["name"] != identity.text_name({"path": data["path"]})
     return data["name"] if was_typed or not isinstance(recorded, str) else recorded
 

@@ -16,7 +16,7 @@ from posbench.model.inherit import inherit
 from posbench.position.plan import training_plans
 from posbench.position.trusted import trained_config
 from posbench.pretrained.outline import outlined
-from posbench.results.run_metadata import or_nothing
+from posbench.results.run_metadata import read_or_empty
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.sweep.cells import EvaluationCell
@@ -95,7 +95,7 @@ def restore_config(job: Job) -> None:
     if not job.run.finished or job.run.has_config:
         return
     # the provenance names the parent's weights too
-    parent = or_nothing(read_json, job.run.provenance).get("parent") or job.config.train.parent
+    parent = read_or_empty(read_json, job.run.provenance).get("parent") or job.config.train.parent
     _write_config(job, parent)
     print(f"{job.run.config} was missing: it is written again", file=sys.stderr, flush=True)
 
@@ -127,7 +127,7 @@ def recorded_config(job: Job, cells: list[EvaluationCell]) -> dict:
         **job.config.as_dict(),
         **methods,
         "data_fingerprint": job.fingerprint,
-        "commit": provenance.commit(),
+        "commit": provenance.commit_of_row(),
     }
 
 

@@ -18,8 +18,8 @@ from script_calls import call
 import posbench
 from posbench.common.errors import RunError
 from posbench.common.files import LARGEST
-from posbench.results.bundle import LISTED, contents_of, write_bundle
-from posbench.results.bundle import _read as unpacked_contents
+from posbench.results.bundle import MANIFEST, contents_by_name, write_bundle
+from posbench.results.bundle import _contents_of_bundle as unpacked_contents
 from posbench.results.hashes import HASHES
 from posbench.results.search import find_results
 
@@ -29,7 +29,7 @@ DEMO = CONFIGS.parent / "results" / "reported" / "demo"
 @pytest.fixture
 def bundle(tmp_path):
     """The files of a report alone, without pages."""
-    write_bundle(contents_of(DEMO), tmp_path / "demo.posbench.zip")
+    write_bundle(contents_by_name(DEMO), tmp_path / "demo.posbench.zip")
     return tmp_path / "demo.posbench.zip"
 
 
@@ -95,7 +95,7 @@ def packed(path, items, **changes) -> None:
 
 def understated(path) -> None:
     """A bomb whose entry states ten bytes."""
-    packed(path, [(LISTED, b"{}"), ("rows.csv", bytes(64 * 2**20))])
+    packed(path, [(MANIFEST, b"{}"), ("rows.csv", bytes(64 * 2**20))])
     content, real = bytearray(path.read_bytes()), struct.pack("<I", 64 * 2**20)
     while (at := content.find(real)) >= 0:
         content[at : at + 4] = struct.pack("<I", 10)
@@ -145,11 +145,11 @@ HOSTILE = {
         "is no sound bundle .'bundle.json'",
     ),
     "newer": (
-        lambda path: spoiled(path, LISTED, b'{"format": 2}'),
+        lambda path: spoiled(path, MANIFEST, b'{"format": 2}'),
         "its format is 2, and 1 is read",
     ),
-    "strange list": (lambda path: spoiled(path, LISTED, b"[]"), "list indices"),
-    "deep list": (lambda path: spoiled(path, LISTED, b"[" * 100_000), "is no sound bundle"),
+    "strange list": (lambda path: spoiled(path, MANIFEST, b"[]"), "list indices"),
+    "deep list": (lambda path: spoiled(path, MANIFEST, b"[" * 100_000), "is no sound bundle"),
 }
 
 
@@ -171,11 +171,11 @@ def test_a_changed_bundle_is_read_anew(bundle):
     before = find_results([bundle]).evidence
     assert find_results([bundle]).evidence == before
     files = {
-        name: content for name, content in entries(bundle).items() if name not in (LISTED, HASHES)
+        name: content for name, content in entries(bundle).items() if name not in (MANIFEST, HASHES)
     }
     write_bundle(files | {"rows.csv": b"".join(files["rows.csv"].splitlines(True)[:10])}, bundle)
     assert len(posbench.rows(bundle)) == 9 < 66
-    assert json.loads(entries(bundle)[LISTED])["format"] == 1
+    assert json.loads(entries(bundle)[MANIFEST])["format"] == 1
 
 
 def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path):

@@ -26,7 +26,7 @@ from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import MOST_SUMS_BYTES, TEMPLATES, explore_page, page_content
 from posbench.report.records import SECTION_COLUMNS, section_values
 from posbench.report.report import collect_report
-from posbench.statistics.crossed import Sums, across, estimate, join_strata
+from posbench.statistics.crossed import Sums, estimate, joined_seeds, joined_strata
 from posbench.tools.explore.command import lengths_of_experiment
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -160,8 +160,10 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
             own = [each.sums(each.row(length)) for each in evaluations]
             floor = [floors[each.key, "floor"] for each in evaluations]
             base = [each.sums(each.exact_row(length)) for each in floor]
-            raw.append(across(own))
-            above.append(across([each.minus(less) for each, less in zip(own, base, strict=True)]))
+            raw.append(joined_seeds(own))
+            above.append(
+                joined_seeds([each.minus(less) for each, less in zip(own, base, strict=True)])
+            )
         places = [
             {seed: found for seed, *found in entries[numbers[name], length]}
             for name in (one, other)
@@ -215,7 +217,7 @@ def test_intervals_within_strata_are_those_of_posbench():
             ]
             for i in (0, 1)
         ]
-        terms = list(zip((1.0, -1.0), map(join_strata, parts), strict=True))
+        terms = list(zip((1.0, -1.0), map(joined_strata, parts), strict=True))
         wanted.append(estimate(terms))
         asked.append(
             [

@@ -15,9 +15,9 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 from posbench.common.errors import ConfigError
 from posbench.report.report import collect_report
 from posbench.report.table_formats import latex_escaped
-from posbench.results.distinguish import differing
-from posbench.results.run_metadata import ABSENT, flatten
-from posbench.results.search import Found, find_results
+from posbench.results.distinguish import values_of_differing_keys
+from posbench.results.run_metadata import ABSENT_WORD, flatten
+from posbench.results.search import Results, find_results
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
@@ -159,7 +159,7 @@ def test_what_a_results_folder_says_is_text(tmp_path):
         f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n"
     )
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
-    assert find_results([str(tmp_path)]) == Found([run], [], [])
+    assert find_results([str(tmp_path)]) == Results([run], [], [])
     report = Built(
         sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x", pictures="drawn"
     )
@@ -253,10 +253,13 @@ def test_differences_of_configurations():
         flatten({"train": {"lr": 1.0, "length": [32, 64]}, "seed": 0}),
         flatten({"train": {"lr": 1, "length": [32]}, "seed": 0, "x": {}}),
     ]
-    assert differing(configs) == {"train.length": ["[32, 64]", "[32]"], "x": [ABSENT, "{}"]}
+    assert values_of_differing_keys(configs) == {
+        "train.length": ["[32, 64]", "[32]"],
+        "x": [ABSENT_WORD, "{}"],
+    }
     later = [{"model.head_dim": None}, {}, {"model.head_dim": 64}]
-    assert differing(later[:2]) == {} and differing(later) == {
-        "model.head_dim": ["null", ABSENT, "64"]
+    assert values_of_differing_keys(later[:2]) == {} and values_of_differing_keys(later) == {
+        "model.head_dim": ["null", ABSENT_WORD, "64"]
     }
 
 

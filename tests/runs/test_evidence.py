@@ -24,7 +24,7 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect_report
 from posbench.results.evaluation import Evaluation, load_evaluation
-from posbench.results.evidence import portable, read_evidence, write_evidence
+from posbench.results.evidence import read_evidence, without_folders, write_evidence
 from posbench.results.hashes import HASHES
 from posbench.results.run_metadata import RunMetadata
 from posbench.results.search import CONFIGS, SUMS, find_results
@@ -399,7 +399,7 @@ def test_values_that_are_paths_lose_their_folders():
             "text": {"name": "local", "path": ["/x/a.txt", "b.txt"]},
         },
     }
-    assert portable(config) == {
+    assert without_folders(config) == {
         "data": {"path": "my books", "tokenizer": "tiny.gguf", "source": {"exclude": ["/a/*"]}},
         "model": {"path": "org/name", "d_model": 64},
         "results_dir": "results/runs",
@@ -432,5 +432,7 @@ def test_values_that_are_paths_lose_their_folders():
     ],
 )
 def test_the_words_of_a_command_lose_their_folders(typed, shown):
-    assert portable(typed, "command") == (shown or typed)
-    assert portable({"resumed": [{"command": typed}]}) == {"resumed": [{"command": shown or typed}]}
+    assert without_folders(typed, "command") == (shown or typed)
+    assert without_folders({"resumed": [{"command": typed}]}) == {
+        "resumed": [{"command": shown or typed}]
+    }

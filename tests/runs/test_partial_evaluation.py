@@ -11,7 +11,7 @@ from posbench.evaluation import scorer
 from posbench.results.cleanup import find_waste
 from posbench.results.inventory import list_runs
 from posbench.runs import partial_evaluation, provenance
-from posbench.runs.partial_evaluation import PART, PartialEvaluation
+from posbench.runs.partial_evaluation import PART_ENDING, PartialEvaluation
 from posbench.runs.rows import VOLATILE, read_eval
 from posbench.runs.target_losses import load_arrays
 
@@ -25,11 +25,11 @@ MADE = {"code": "a commit", "machine": {"threads": 2}}
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(partial_evaluation, "EVERY", 0.0)
+    monkeypatch.setattr(partial_evaluation, "SECONDS_BETWEEN_WRITES", 0.0)
 
 
 def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
-    path, key = tmp_path / f"ntk+none-1{PART}", PartialEvaluation.key(4, ASKED)
+    path, key = tmp_path / f"ntk+none-1{PART_ENDING}", PartialEvaluation.key(4, ASKED)
     PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
     found = PartialEvaluation(path, MADE)
     assert found.seconds == found.peak_mib == 0
@@ -57,8 +57,8 @@ def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
 
 
 def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(partial_evaluation, "EVERY", 60.0)
-    path = tmp_path / PART
+    monkeypatch.setattr(partial_evaluation, "SECONDS_BETWEEN_WRITES", 60.0)
+    path = tmp_path / PART_ENDING
     PartialEvaluation(path, MADE).add("a", READ, 7.0, 300.0)
     assert not path.exists()
 
@@ -67,7 +67,7 @@ def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
     ("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "zip file")]
 )
 def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, capsys, spoil, why):
-    path, key = tmp_path / PART, PartialEvaluation.key(4, ASKED)
+    path, key = tmp_path / PART_ENDING, PartialEvaluation.key(4, ASKED)
     PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
     if spoil == "bytes":
         path.write_bytes(path.read_bytes()[:-100])
@@ -79,7 +79,10 @@ def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, 
 
 def test_gc_leaves_them(tmp_path):
     run = make(tmp_path / "runs", "1", train=SUMMARY)
-    for name in (f"evals/fixed_targets/ntk+none-1{PART}", "evals/fixed_targets/pi+none-1.npz"):
+    for name in (
+        f"evals/fixed_targets/ntk+none-1{PART_ENDING}",
+        "evals/fixed_targets/pi+none-1.npz",
+    ):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
     assert [
@@ -105,7 +108,7 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     tmp_path, text_folder, capfd, monkeypatch, words
 ):
     monkeypatch.setattr(
-        provenance, "code", lambda: ("the same", None)
+        provenance, "commit_and_changes", lambda: ("the same", None)
     )  # a test is no reason not to write code meanwhile
     whole, stopped = (
         InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped")
@@ -142,7 +145,7 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     calls.clear()
     monkeypatch.setattr(scorer, "_target_scores", interrupted)
     stopped(*words, code=1)  # as if the process of the job alone were stopped
-    (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART}")
+    (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART_ENDING}")
     monkeypatch.setattr(
         scorer, "_target_scores", lambda *given: calls.append(given) or read(*given)
     )
@@ -150,7 +153,7 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     assert kept >= 4
     stopped(*words)
     assert len(calls) == needed + before - kept and not part.exists()
-    name = part.name.removesuffix(PART)
+    name = part.name.removesuffix(PART_ENDING)
     one, other = (next(cli.folder.glob(f"runs/*/evals/*/{name}.json")) for cli in (whole, stopped))
     assert [_steady(row) for row in read_eval(one)] == [_steady(row) for row in read_eval(other)]
     assert all(row["seconds"] > 0 and row["peak_mib"] > 0 for row in read_eval(other))

@@ -98,18 +98,22 @@ def test_a_csv_keeps_the_setting_of_its_rows_and_one_of_before_it_is_read(tmp_pa
     assert rows.read_csv(tmp_path / "rows.csv") == made
     rows.write_csv([rows.make_row(**VALUES)], tmp_path / "before.csv")
     (before,) = rows.read_csv(tmp_path / "before.csv")
-    assert "setting" not in before and rows.agree(before, made[0])
+    assert "setting" not in before and rows.same_values(before, made[0])
 
 
 def test_rows_agree_but_for_what_no_two_runs_agree_on_and_arguments_that_came_later():
     row = rows.make_row(**VALUES)
-    assert rows.agree(row, {**row, "seconds": 9.0, "commit": "ba"})
-    assert rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 1.0}})
-    assert not rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 0.5}})
-    assert not rows.agree(
+    assert rows.same_values(row, {**row, "seconds": 9.0, "commit": "ba"})
+    assert rows.same_values(
+        row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 1.0}}
+    )
+    assert not rows.same_values(
+        row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 0.5}}
+    )
+    assert not rows.same_values(
         row, {**row, "extension_args": {**row["extension_args"], "fraction": 1.0}}
     )
-    assert not rows.agree(row, {**row, "nll": row["nll"] + 1e-16})
+    assert not rows.same_values(row, {**row, "nll": row["nll"] + 1e-16})
 
 
 def test_a_column_that_is_added_leaves_earlier_files_readable(tmp_path, monkeypatch):

@@ -237,8 +237,8 @@ def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkey
         ).stdout.strip()
 
     def now():
-        provenance.code.cache_clear()
-        return provenance.code()
+        provenance.commit_and_changes.cache_clear()
+        return provenance.commit_and_changes()
 
     package = tmp_path / "posbench"
     package.mkdir()
@@ -253,12 +253,14 @@ def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkey
         git("add", "."), git("commit", "-qm", "first")
         monkeypatch.setenv("GIT_DIR", "/nonexistent")
         commit, clean = now()
-        assert len(commit) == 40 and clean is None and provenance.commit() == commit[:12]
+        assert len(commit) == 40 and clean is None and provenance.commit_of_row() == commit[:12]
         (package / "new.py").write_text("a")
         one = now()[1]
         (package / "new.py").write_text("b")
         two = now()[1]
         (package / "__init__.py").write_text("c")
-        assert len({None, one, two, now()[1]}) == 4 and provenance.commit() == commit[:12] + "+"
+        assert (
+            len({None, one, two, now()[1]}) == 4 and provenance.commit_of_row() == commit[:12] + "+"
+        )
     finally:
-        provenance.code.cache_clear()
+        provenance.commit_and_changes.cache_clear()

@@ -292,7 +292,7 @@ def test_words_of_others_move_no_cursor():
 
 
 def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
-    monkeypatch.setattr(rows, "MOST", 3)
+    monkeypatch.setattr(rows, "MOST_ROWS", 3)
     with pytest.raises(RunError, match="4 rows, and 3 are read"):
         load_evaluation(evals(folder)[0])
 

@@ -7,11 +7,11 @@ from test_housekeeping import SUMMARY, make
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines
-from posbench.results.distinguish import variants
+from posbench.results.distinguish import words_by_run
 from posbench.results.evaluation import Evaluation
 from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import RunMetadata
-from posbench.results.sweep_names import LEDGER, named_runs
+from posbench.results.sweep_names import LEDGER, runs_of_sweep
 from posbench.tools.runs.command import runs
 
 
@@ -44,9 +44,9 @@ def test_runs_list_shows_and_chooses_them(folder, capsys):
 
 
 def test_a_name_stands_for_its_runs(folder):
-    assert [path.name[-1] for path in named_runs(folder, "second")] == ["1", "2"]
+    assert [path.name[-1] for path in runs_of_sweep(folder, "second")] == ["1", "2"]
     with pytest.raises(ConfigError, match="choose from first, second"):
-        named_runs(folder, "third")
+        runs_of_sweep(folder, "third")
 
 
 def settings(name, steps, text="a"):
@@ -110,5 +110,5 @@ def test_lines_have_the_names_of_sweeps_where_these_tell_as_much(tmp_path, confi
         run_id: RunMetadata(tmp_path / run_id, config, {"data_fingerprint": config["data"]["name"]})
         for run_id, (_, config) in configs.items()
     }
-    found, _ = variants(evaluations, origins)
+    found, _ = words_by_run(evaluations, origins)
     assert {run_id: "".join(parts.values()) for run_id, parts in found.items()} == words

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from posbench.common.csv_records import from_csv, to_csv
-from posbench.results.run_metadata import Training, read_metadata, trainings
+from posbench.results.run_metadata import Training, read_metadata, training_records
 
 
 def run(folder, losses, summary=True):
@@ -29,7 +29,7 @@ def run(folder, losses, summary=True):
 def test_a_line_says_what_the_directory_says(tmp_path):
     # Falls by 0.3 nat per million tokens in the last fifth, whatever came before.
     falling = [9.0] * 15 + [3 - 0.03 * n for n in range(5)]
-    (one,) = trainings(
+    (one,) = training_records(
         [read_metadata(run(tmp_path / "rope-64-s3-0", falling))], {"rope-64-s3-0": "rope base=27"}
     )
     assert one.encoding == "rope base=27"
@@ -49,8 +49,8 @@ def test_a_line_says_what_the_directory_says(tmp_path):
 
 
 def test_what_is_not_there_is_empty(tmp_path):
-    (one,) = trainings([read_metadata(run(tmp_path / "rope-64-s3-0", [3.0], summary=False))])
+    (one,) = training_records([read_metadata(run(tmp_path / "rope-64-s3-0", [3.0], summary=False))])
     assert (one.end_slope, one.validation_loss, one.weights_sha256) == (None, None, None)
     (tmp_path / "rope-64-s3-0" / "train.jsonl").write_text("no json\n")
-    assert trainings([read_metadata(tmp_path / "rope-64-s3-0")])[0].end_slope is None
-    assert trainings([read_metadata(tmp_path / "nothing")]) == []
+    assert training_records([read_metadata(tmp_path / "rope-64-s3-0")])[0].end_slope is None
+    assert training_records([read_metadata(tmp_path / "nothing")]) == []

@@ -13,11 +13,11 @@ from posbench.statistics.crossed import Estimate, estimate, gain, sums
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import (
     Rule,
+    are_exclusive,
     benjamini_hochberg,
     decide,
-    exclusive,
     holm,
-    sides,
+    n_sides,
 )
 
 
@@ -183,7 +183,7 @@ def test_rules_that_are_none(text):
 
 def test_rules_exclude_each_other_or_are_refused():
     def ok(a, b):
-        return exclusive(Rule.parse(a), Rule.parse(b))
+        return are_exclusive(Rule.parse(a), Rule.parse(b))
 
     assert (
         ok("above 0.1", "below 0.1")
@@ -231,7 +231,7 @@ def test_q_by_its_definition():
 
 def test_one_side_where_the_rules_are_the_two_sides_of_one_bound():
     def of(a, b):
-        return sides(Rule.parse(a), Rule.parse(b))
+        return n_sides(Rule.parse(a), Rule.parse(b))
 
     assert of("above 0.1", "below 0.1") == of("below -0.1 G", "above -0.1 G") == 1
     assert (

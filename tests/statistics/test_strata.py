@@ -10,7 +10,7 @@ from conftest import CONFIGS
 
 from posbench.report.published.readme_numbers import filled_expression
 from posbench.runs.rows import read_csv
-from posbench.statistics.crossed import Sums, estimate, join_strata, sums
+from posbench.statistics.crossed import Sums, estimate, joined_strata, sums
 
 NEEDLES = CONFIGS.parent / "results" / "reported" / "needles"
 STUDENT_T = {2: 4.302653, 4: 2.776445, 5: 2.570582}  # at 0.975, from tables
@@ -20,7 +20,7 @@ def of_strata(parts_SCH, counts_C=None):
     """Sums of strata, each given as values [S, documents] of targets that weigh alike."""
     counts = counts_C or [np.ones(part_SC.shape[1], int) for part_SC in parts_SCH]
     parts = zip(parts_SCH, counts, strict=True)
-    return join_strata(
+    return joined_strata(
         [Sums(np.arange(len(count_C)), count_C, part_SC * count_C) for part_SC, count_C in parts]
     )
 

@@ -20,7 +20,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model import weights
 from posbench.model.weights import write_safetensors
-from posbench.results.cleanup import TEMPORARY
+from posbench.results.cleanup import TEMPORARY_NAME
 from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training import optimizers as optim
@@ -158,7 +158,7 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
     os.close(watch)
     made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
     assert made and all(
-        TEMPORARY.fullmatch(name.decode()) and name.startswith(b".model-") for name in made
+        TEMPORARY_NAME.fullmatch(name.decode()) and name.startswith(b".model-") for name in made
     ), made
     for path in Path(posbench.__file__).parent.rglob("*.py"):
         assert not re.search(r"\bsave_(file|model)\(", path.read_text()), (

@@ -11,7 +11,7 @@ from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.trusted import trusted_config
 from posbench.pretrained.import_config import config_from_checkpoint
-from posbench.results.run_metadata import flatten, text
+from posbench.results.run_metadata import flatten, typed_text
 from posbench.runs.directory import Run
 
 
@@ -71,5 +71,5 @@ def method_in_words(group: str, method: dict) -> str:
             inner = {"_target_": value, CHOICE: arguments.get(f"{parent}.{CHOICE}")}
             words.append(f"{parent}={method_name(inner)}")
         else:
-            words.append(f"{key}={text(value)}")
+            words.append(f"{key}={typed_text(value)}")
     return " ".join(words)

@@ -102,7 +102,7 @@ def _machine_sentence(chosen: dict, device: str) -> str:
     import torch
 
     from posbench.common.machine import fast_dtype
-    from posbench.runs.provenance import commit
+    from posbench.runs.provenance import commit_of_row
 
     if device.startswith("cuda"):
         processor = torch.cuda.get_device_name(device)
@@ -115,7 +115,7 @@ def _machine_sentence(chosen: dict, device: str) -> str:
         rounds = (
             f"{repeats} rounds, {TRAINING_ROUNDS * repeats} of training in {fast_dtype(device)}"
         )
-    versions = f"torch {torch.__version__}, commit {commit()}"
+    versions = f"torch {torch.__version__}, commit {commit_of_row()}"
     return f"{platform.machine()}, {processor}, {versions}, {rounds}."
 
 

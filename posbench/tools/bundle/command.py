@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.command_line import options
-from posbench.results.bundle import ENDING, contents_of, name_folder, write_bundle
+from posbench.results.bundle import ENDING, contents_by_name, name_folder, write_bundle
 from posbench.results.hashes import HASHES, has_hashes, hashes_of
 from posbench.tools.explore.command import collected_reports, named_results
 
@@ -75,10 +75,10 @@ def _bundle_contents(report: "Report", name: str, folder: Path | None) -> dict[s
         name_folder(origin.parent, name)
     with tempfile.TemporaryDirectory(prefix="posbench-") as temporary:
         write_report(report, temporary)
-        contents = contents_of(Path(temporary))
+        contents = contents_by_name(Path(temporary))
     if folder:
         pages = {page: contents[page] for page in (EXPLORE, PAGE)}
-        contents = contents | contents_of(folder) | pages
+        contents = contents | contents_by_name(folder) | pages
     del contents[HASHES]
     return contents | {HASHES: hashes_of(contents)}
 

@@ -14,7 +14,7 @@ from posbench.config.command_line import list_files
 from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, group_yamls
-from posbench.results.search import Found, find_results
+from posbench.results.search import Results, find_results
 from posbench.sweep.jobs import plan_existing
 from posbench.tools.claims.find import Pool
 from posbench.tools.claims.judge import Finding, judge, seeds_of_later_stages
@@ -127,7 +127,7 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def pool_of(experiments: tuple[str, ...]) -> Pool:
-        results = Found([], [], [])
+        results = Results([], [], [])
         if config["runs"] is not None:
             results = find_results(config["runs"])
         reason = "holds means, and claims are judged on sums over documents"

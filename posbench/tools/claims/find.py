@@ -16,9 +16,9 @@ from posbench.config.schema import TrainConfig
 from posbench.report.labels import with_trained_part_as_extension
 from posbench.report.references import References, check_losses, check_targets_of_sections
 from posbench.results.evaluation import Evaluation, load_evaluation
-from posbench.results.evidence import pool
-from posbench.results.run_metadata import ABSENT, RunMetadata, flatten
-from posbench.statistics.crossed import Sums, across, estimate
+from posbench.results.evidence import pooled_evaluations
+from posbench.results.run_metadata import ABSENT_WORD, RunMetadata, flatten
+from posbench.statistics.crossed import Sums, estimate, joined_seeds
 from posbench.tools.claims.language import ClaimCell
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one
@@ -67,7 +67,7 @@ class Pool:
         loaded = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
         for evaluation in loaded:
             check_losses(evaluation)
-        evaluations, origins, _ = pool(loaded, evidence)
+        evaluations, origins, _ = pooled_evaluations(loaded, evidence)
         return cls(evaluations, origins, defaults)
 
     def evaluations_by_seed(
@@ -138,7 +138,7 @@ class Pool:
             **(cell.config or {}),
         }
         return all(
-            config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT)) == value
+            config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD)) == value
             for key, value in required.items()
         )
 
@@ -260,7 +260,7 @@ def sums_at_lengths(
         else:
             factors.add(1.0)  # a share of answers
         sums_of_seeds.append(sums)
-    sums_of_all = across(sums_of_seeds)
+    sums_of_all = joined_seeds(sums_of_seeds)
     if len(factors) > 1 or sums_of_all is None:
         raise RunError(
             f"seeds of {_run_and_file(entries[0])} scored different targets at length {length}:"

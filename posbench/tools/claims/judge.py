@@ -31,7 +31,7 @@ from posbench.statistics.verdict_rules import (
     benjamini_hochberg,
     decide,
     holm,
-    sides,
+    n_sides,
 )
 from posbench.tools.claims.find import (
     MissingEvaluation,
@@ -178,7 +178,7 @@ def _judge_claim(
     for primary, endpoint in endpoints:
         finding = _finding_without_numbers(claim, endpoint, primary)
         if claim.stage > 1 and primary and n_readings[claim.stage, str(endpoint)] == 1:
-            finding = replace(finding, sides=sides(endpoint.confirm, endpoint.refute))
+            finding = replace(finding, sides=n_sides(endpoint.confirm, endpoint.refute))
         try:
             finding = _judge_endpoint(endpoint, pool, finding, later_seeds)
         except MissingEvaluation as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.results.stages import STAGES
-from posbench.statistics.verdict_rules import Rule, exclusive
+from posbench.statistics.verdict_rules import Rule, are_exclusive
 
 MEASURES = {
     "rise": "bits/byte",  # loss minus the floor of the same training on the same targets
@@ -277,7 +277,7 @@ def _check_stage(claim: Claim) -> None:
 def _check_rules(endpoint: Endpoint) -> None:
     confirm = endpoint.confirm
     refute = endpoint.refute
-    if confirm is None or refute is None or not exclusive(confirm, refute):
+    if confirm is None or refute is None or not are_exclusive(confirm, refute):
         raise ConfigError(
             f"its primary '{endpoint}' needs confirm and refute, which exclude each other"
         )

@@ -9,7 +9,7 @@ from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.quantities import plural
 from posbench.config.command_line import options
 from posbench.config.names import CONFIGS, as_command
-from posbench.results.search import Found, find_results, is_evidence, shortest_endings
+from posbench.results.search import Results, find_results, is_evidence, shortest_endings
 from posbench.results.sweep_names import runs_of_sweeps
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def named_results(word: str) -> NamedResults:
     if word not in experiments | committed:
         sweeps = runs_of_sweeps(Path(USUAL_RESULTS))
         if word in sweeps:
-            return NamedResults(Found(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
+            return NamedResults(Results(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
         return _results_of_path(word, sorted({*experiments, *committed, *sweeps}))
     # An experiment: its own runs first, else the report of it that is committed.
     lengths = (

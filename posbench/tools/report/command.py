@@ -13,8 +13,8 @@ from posbench.common.quantities import plural
 from posbench.config.command_line import list_files
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import as_command
-from posbench.results.search import Found, find_results, inside, short_path
-from posbench.results.sweep_names import named_runs
+from posbench.results.search import Results, find_results, runs_inside, short_path
+from posbench.results.sweep_names import runs_of_sweep
 from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.verdict import left_out
@@ -148,14 +148,14 @@ def _named_results(cfg: dict) -> Selection:
         title = f"Runs of {', '.join(short_path(folder) for folder in cfg['runs'])}"
     elif cfg["run"]:
         name = Path(cfg["run"]).resolve().name
-        results = Found(runs=[Path(cfg["run"])], csvs=[], evidence=[])
+        results = Results(runs=[Path(cfg["run"])], csvs=[], evidence=[])
         title = short_path(cfg["run"])
     elif cfg.get("name"):
         name = title = cfg["name"]
-        results = Found(runs=named_runs(Path(cfg["results_dir"]), name), csvs=[], evidence=[])
+        results = Results(runs=runs_of_sweep(Path(cfg["results_dir"]), name), csvs=[], evidence=[])
     else:
         name = "all"
-        results = Found(runs=inside(Path(cfg["results_dir"])), csvs=[], evidence=[])
+        results = Results(runs=runs_inside(Path(cfg["results_dir"])), csvs=[], evidence=[])
         title = f"Everything in {short_path(cfg['results_dir'])}"
     paths = []
     empty = []  # names of runs

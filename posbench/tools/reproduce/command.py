@@ -1,10 +1,10 @@
 """Command of scripts/reproduce.py: rerun reported results and compare them with committed rows.
 
-Two rows with the same posbench.runs.rows.key are equal bit for bit if all columns but the volatile
-ones agree. They are reproduced if the losses differ by at most the experiment's tolerance: another
-processor, thread count or version of torch rounds differently, and training amplifies this. Far
-above its floor a model is broken and its loss varies more with the rounding, so the tolerance grows
-with the distance from the floor. The mean of few tokens also moves by more than that of many.
+Two rows with the same posbench.runs.rows.row_key are equal bit for bit if all columns but the
+volatile ones agree. They are reproduced if the losses differ by at most the experiment's tolerance:
+another processor, thread count or version of torch rounds differently, and training amplifies this.
+Far above its floor a model is broken and its loss varies more with the rounding, so the tolerance
+grows with the distance from the floor. The mean of few tokens also moves by more than that of many.
 """
 
 import math
@@ -20,9 +20,9 @@ from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.report.references import reference_kind
 from posbench.results.evaluation import load_evaluation
-from posbench.results.evidence import pool
+from posbench.results.evidence import pooled_evaluations
 from posbench.results.search import find_results
-from posbench.runs.rows import agree, key, read_csv, read_eval
+from posbench.runs.rows import read_csv, read_eval, row_key, same_values
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines
@@ -70,7 +70,7 @@ def pair_rows(
     Allowed are `nll` nats/token, `share` of the distance above the floor, and `token` for a single
     token, which shrinks with the root of their number.
     """
-    reruns = {key(row): row for row in rerun_rows}
+    reruns = {row_key(row): row for row in rerun_rows}
     floors = {_key_of_floor(row): row["nll"] for row in reported if reference_kind(row) == "floor"}
     pairs = []
     for row in reported:
@@ -78,7 +78,7 @@ def pair_rows(
         floor = floors.get(_key_of_floor(row))
         if floor is not None and row["nll"] is not None:
             allowed += share * max(0.0, row["nll"] - floor)
-        pairs.append(RowPair(row, reruns.get(key(row)), allowed))
+        pairs.append(RowPair(row, reruns.get(row_key(row)), allowed))
     return pairs
 
 
@@ -92,7 +92,9 @@ def _key_of_floor(row: dict) -> tuple:
 
 def comparison_lines(pairs: list[RowPair]) -> list[str]:
     """Lines that summarize a comparison; the misses last, worst first."""
-    n_equal = sum(pair.rerun is not None and agree(pair.reported, pair.rerun) for pair in pairs)
+    n_equal = sum(
+        pair.rerun is not None and same_values(pair.reported, pair.rerun) for pair in pairs
+    )
     missed = sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
     n_within = len(pairs) - len(missed)
     all_equal = n_equal == len(pairs)
@@ -197,7 +199,7 @@ def _compare_runs(patterns: Sequence[str], rows: list[dict], reported: Reported)
     """Compare reported rows with those of runs and evidence. Returns the exit code."""
     results = find_results(patterns).without_csvs("does not say by which weights it was made")
     evaluations = [load_evaluation(path) for path in results.eval_files()]
-    pooled, *_ = pool(evaluations, results.evidence)
+    pooled, *_ = pooled_evaluations(evaluations, results.evidence)
     rerun_rows = [row for evaluation in pooled for row in evaluation.rows]
     pairs = pair_rows(rows, rerun_rows, **reported.tolerance)
     if all(pair.rerun is None for pair in pairs):
