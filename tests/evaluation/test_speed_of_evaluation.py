@@ -133,7 +133,7 @@ def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
     assert (
         sum(length == 1024 for length, _ in machine.attended) == 3 + 3
     )  # of the whole layer, and of one key head
-    monkeypatch.setattr(module, "TOKENS", 256)
+    monkeypatch.setattr(module, "MEASURED_TOKENS", 256)
     again = EvaluationSpeed(config(), VOCAB, "fp32")
     again.seconds(reading, node("extension", "window"), PLAIN)
     assert {length for length, _ in machine.attended} == {1024, 640, 256}
@@ -148,7 +148,7 @@ def test_the_layer_is_run_as_an_evaluation_runs_it(monkeypatch):
     monkeypatch.setattr(
         module, "attend", lambda *given: seen.append(given[4].dtype) or attend(*given)
     )
-    monkeypatch.setattr(module, "TOKENS", 64)
+    monkeypatch.setattr(module, "MEASURED_TOKENS", 64)
     for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for extension in ("none", "rerope", "window"):
             told = EvaluationSpeed(config(), VOCAB, dtype).seconds(
