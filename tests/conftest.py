@@ -23,9 +23,9 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.geometry import Shape
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
-from posbench.position.legality import check, check_scale
+from posbench.position.legality import check_scale, verdict_of
 
 WRITES_NONE = sys.dont_write_bytecode
 sys.dont_write_bytecode = (
@@ -104,9 +104,9 @@ def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAI
     torch.manual_seed(1)
     shape = small_shape(train_len, **shape)
     return (
-        make(node("encoding", encoding), shape),
-        make(node("extension", extension)),
-        make(node("scale_attention", scale), shape),
+        make_method(node("encoding", encoding), shape),
+        make_method(node("extension", extension)),
+        make_method(node("scale_attention", scale), shape),
     )
 
 
@@ -114,7 +114,9 @@ def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAI
 def legal(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_LEN) -> bool:
     """Whether a combination may run, untested or not, and changes something."""
     try:
-        return not check(*judged_triple(*triple, train_len), [length], allow_untested=True).noop
+        return not verdict_of(
+            *judged_triple(*triple, train_len), [length], allow_untested=True
+        ).noop
     except ConfigError:
         return False
 
@@ -132,7 +134,9 @@ def _made(group: str, name: str, train_len: int):
     """A method to judge and never to change: thousands of combinations are made of fewer than a
     hundred.
     """
-    return make(_node(group, name), *([] if group == "extension" else [small_shape(train_len)]))
+    return make_method(
+        _node(group, name), *([] if group == "extension" else [small_shape(train_len)])
+    )
 
 
 @functools.cache

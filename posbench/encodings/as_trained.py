@@ -23,11 +23,11 @@ from torch import Tensor
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.learned import between_rows
-from posbench.position.fixed_frequencies import by_length, trained_in
+from posbench.position.fixed_frequencies import is_spectrum_by_length, spectrum_trained_in
 from posbench.position.geometry import Layout, Shape, Spectrum, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, Layer
-from posbench.position.rotation import turned, wide
+from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
 TABLES = 3  # that are kept, one for each band of an extension
 FEW = 64  # fewer rows are those of new tokens, and made again
@@ -92,13 +92,13 @@ class Turned(Encoding):
                 " choose extension=none."
             )
         plain = self.spectrum()
-        _, sharper = trained_in(scaling, plain, scaling_len, self.shape.train_len)
+        _, sharper = spectrum_trained_in(scaling, plain, scaling_len, self.shape.train_len)
         tuned = copy.copy(self)
-        tuned.spectra = lambda length: trained_in(scaling, plain, scaling_len, length)[0]
+        tuned.spectra = lambda length: spectrum_trained_in(scaling, plain, scaling_len, length)[0]
         tuned._tables = []
         tuned.amplitude = self.amplitude * sharper
         tuned.plain = self.plain * sharper
-        if by_length(scaling):
+        if is_spectrum_by_length(scaling):
             tuned.traits = self.traits & ~Trait.SPECTRUM
         return tuned
 
@@ -135,7 +135,7 @@ class Turned(Encoding):
     def _rows(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         angle_TF = self.sign * spectrum.angles(pos_T)
         table = (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
-        return torch.stack(wide(table, self.layout))
+        return torch.stack(cos_and_sin_by_channel(table, self.layout))
 
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
@@ -147,12 +147,14 @@ class Turned(Encoding):
         width = table.shape[-1]
         others = x_BHTD.shape[-1] - width
         if not others:
-            return turned(x_BHTD, *table, self.layout)
+            return turned_pairs(x_BHTD, *table, self.layout)
         if self.last:
             first, second = x_BHTD.split([others, width], dim=-1)
-            return torch.cat((first * self.plain, turned(second, *table, self.layout)), dim=-1)
+            return torch.cat(
+                (first * self.plain, turned_pairs(second, *table, self.layout)), dim=-1
+            )
         first, second = x_BHTD.split([width, others], dim=-1)
-        return torch.cat((turned(first, *table, self.layout), second * self.plain), dim=-1)
+        return torch.cat((turned_pairs(first, *table, self.layout), second * self.plain), dim=-1)
 
 
 class Sloped(Alibi):
@@ -231,7 +233,7 @@ class AsTrained(Encoding):
             measured = [Layer(promised, index=i) for i in range(shape.n_layer)]
         self._layers = _extended_where_whole(measured)
         if scaling is not None:
-            self._tune_layers(make(scaling, kind=Extension), scaling_len)
+            self._tune_layers(make_method(scaling, kind=Extension), scaling_len)
         if rows_NC is not None:
             self.traits = Trait.COORDINATE | Trait.TABLE
             self.tested_as = "learned"

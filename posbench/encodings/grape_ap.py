@@ -19,7 +19,7 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import slopes
 from posbench.position.geometry import PairBias, Shape, Size, Trait
 from posbench.position.interfaces import Encoding
-from posbench.position.rotation import turned, wide
+from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
 
 class GrapeAp(Encoding):
@@ -45,7 +45,7 @@ class GrapeAp(Encoding):
         turn_TF = turn_T[:, None].expand(-1, self.width // 2)
         table = torch.stack((turn_TF.cos(), -turn_TF.sin())).float()
         unit_BHTP = F.rms_norm(p_BHTP, (self.width,))
-        turned_BHTP = turned(unit_BHTP, *wide(table, "half"), "half")
+        turned_BHTP = turned_pairs(unit_BHTP, *cos_and_sin_by_channel(table, "half"), "half")
 
         def potential(queries: slice, tokens: slice) -> Tensor:
             product_BHSK = p_BHTP[:, :, queries] @ turned_BHTP[:, :, tokens].mT

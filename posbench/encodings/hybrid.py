@@ -21,7 +21,7 @@ import torch
 from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
 from posbench.position.geometry import Shape, Size, Tokens, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Layer
 
 
@@ -49,8 +49,8 @@ class Hybrid(Encoding):
         self.extend_local = extend_local
         n_full = sum(self.is_full)
         local_shape = replace(shape, n_layer=shape.n_layer - n_full)
-        self.local: Encoding = make(local, local_shape, kind=Encoding)
-        self.full: Encoding = make(full, replace(shape, n_layer=n_full), kind=Encoding)
+        self.local: Encoding = make_method(local, local_shape, kind=Encoding)
+        self.full: Encoding = make_method(full, replace(shape, n_layer=n_full), kind=Encoding)
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
             if not _acts_inside_attention(part):
                 raise ConfigError(

@@ -42,7 +42,7 @@ class KimiDeltaMixer(DeltaMixer):
 
     def log_decay(self, x_BTC: Tensor) -> Tensor:
         step_BTW = F.softplus(self.a_out_proj(self.a_in_proj(x_BTC)).float() + self.step_bias_W)
-        return -self.log_rate_H.exp()[:, None, None] * self._heads(step_BTW)
+        return -self.log_rate_H.exp()[:, None, None] * self._split_heads(step_BTW)
 
     def gate(self, x_BTC: Tensor) -> Tensor:
         return self.gate_out_proj(self.gate_in_proj(x_BTC)).float().sigmoid()

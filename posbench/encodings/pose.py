@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape, Tokens
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
 from posbench.position.repositioned import Repositioned
 
@@ -40,7 +40,7 @@ class Pose(Repositioned):
             )
         self.max_len = max_len
         self.draw = draw
-        self.base: Encoding = make(base, shape, kind=Encoding)
+        self.base: Encoding = make_method(base, shape, kind=Encoding)
         self.check_base()
         self.traits = self.base.traits
         self.scalable = self.base.scalable

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
 from posbench.position.repositioned import Repositioned
 
@@ -49,7 +49,9 @@ class Randomized(Repositioned):
             )
         self.eval = eval
         self.real = real
-        self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
+        self.base: Encoding = make_method(
+            base, replace(shape, positions=self.max_len), kind=Encoding
+        )
         self.check_base()
         # Positions end at max_len, and drawn distances are not those that tell near from far.
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):

@@ -31,11 +31,11 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
-from posbench.position.fixed_frequencies import by_length, trained_in
+from posbench.position.fixed_frequencies import is_spectrum_by_length, spectrum_trained_in
 from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum, Tokens, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, Layer
-from posbench.position.rotation import turned, wide
+from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
 
 class Rope(Encoding):
@@ -79,12 +79,14 @@ class Rope(Encoding):
             self.plain = Spectrum(freq_F, base, self.rotary_dim)
             self.trained = self.plain
             if scaling is not None:
-                self.scaling = make(scaling, kind=Extension)
-                self.trained, sharper = trained_in(
+                self.scaling = make_method(scaling, kind=Extension)
+                self.trained, sharper = spectrum_trained_in(
                     self.scaling, self.plain, scaling_len, shape.train_len
                 )
                 self.amplitude = amplitude or sharper
-                if by_length(self.scaling):  # no other extension may change such frequencies
+                if is_spectrum_by_length(
+                    self.scaling
+                ):  # no other extension may change such frequencies
                     self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
@@ -101,7 +103,7 @@ class Rope(Encoding):
         if self.scaling is None or self.trained is not self.spectrum():
             return self.spectrum()
         with torch.device("cpu"):
-            return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
+            return spectrum_trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
         if not self.resonance:
@@ -124,15 +126,15 @@ class Rope(Encoding):
         are.
         """
         x_BHTR, rest = x_BHTD.tensor_split([2 * table.shape[-1]], dim=-1)
-        x_BHTR = turned(x_BHTR, *self._wide(table), self.layout)
+        x_BHTR = turned_pairs(x_BHTR, *self._wide(table), self.layout)
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR
 
     def _wide(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """`wide` of a table. That of the last is kept, since all layers of a plan share it."""
         if table.requires_grad:
-            return wide(table, self.layout)
+            return cos_and_sin_by_channel(table, self.layout)
         if self._last is None or self._last[0] is not table:
-            self._last = table, wide(table, self.layout)
+            self._last = table, cos_and_sin_by_channel(table, self.layout)
         return self._last[1]
 
 

@@ -6,13 +6,13 @@ here. No extension and no scale acts, but recompute_window, which only chooses t
 sent."""
 
 from posbench.position.geometry import Shape
-from posbench.position.interfaces import ANY, Encoding, Layer
+from posbench.position.interfaces import TESTED_WITH_ALL, Encoding, Layer
 
 
 class Served(Encoding):
     """Layers on which no method acts."""
 
-    tested_with = ANY
+    tested_with = TESTED_WITH_ALL
     positions_known = False
 
     def __init__(self, shape: Shape, engine: str, **settings: object):

@@ -15,7 +15,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig
-from posbench.position.instantiate import checked
+from posbench.position.instantiate import class_and_arguments
 from posbench.pretrained.import_config import trained_elsewhere
 from posbench.pretrained.outline import Outline
 
@@ -78,7 +78,9 @@ def make_engine(node: dict) -> Engine:
     """Engine of a node of configs/model.
 
     Raises ConfigError for a class that is none, and for wrong arguments."""
-    kind, arguments = checked(node, name="model", filled=0)  # the node fills every argument
+    kind, arguments = class_and_arguments(
+        node, name="model", filled=0
+    )  # the node fills every argument
     if not issubclass(kind, Engine):
         raise ConfigError(
             f"model._target_={node['_target_']} is no engine: choose a class such as"

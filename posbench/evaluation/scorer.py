@@ -129,7 +129,7 @@ class Scorer:
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         batch_size = max(1, self.config.batch_tokens // plan.length)
         batch_progress = _BatchProgress(self.progress)
-        plan = plan.telling(batch_progress.report)  # calls it after each layer
+        plan = plan.with_progress(batch_progress.report)  # calls it after each layer
         batches = []  # arrays of each
         for start in range(0, len(at_N), batch_size):
             batch = text(at_N[start : start + batch_size])
@@ -206,9 +206,9 @@ class Scorer:
         distances = []
         for layer in attending:
             for band in layer.bands:
-                # Of a query that sees no key, `farthest_T` may be beyond the text; it is left out.
-                k_pos_T = band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)]
-                distance_t = (band.q_pos_T - k_pos_T)[band.seen_T > 0]
+                # `first_seen_T` may be beyond the text for a query that sees no key; left out.
+                k_pos_T = band.k_pos_T[band.first_seen_T.clamp(max=plan.length - 1)]
+                distance_t = (band.q_pos_T - k_pos_T)[band.n_seen_T > 0]
                 if len(distance_t):
                     distances.append(float(distance_t.max()))
         return max(distances)

@@ -23,7 +23,7 @@ from posbench.model.build import make_encoding, pick_device
 from posbench.model.gpt import GPT
 from posbench.model.kernels.dispatch import attend
 from posbench.model.rounded import rounded
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
@@ -52,7 +52,7 @@ class EvaluationSpeed:
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
         config = self.config
-        methods = make(extension), make(scale, self.encoding.shape)
+        methods = make_method(extension), make_method(scale, self.encoding.shape)
         layers, shorter_layers = (
             make_plan(self.encoding, *methods, length=length, device=self.device).layers
             for length in (reading.tokens, self._measured_length(reading.tokens))
@@ -148,7 +148,7 @@ class EvaluationSpeed:
 
 def _pairs_read(layer: LayerPlan) -> int:
     """Number of pairs of query and key that a kernel reads in a layer, seen or not."""
-    return int(sum(band.width_T.sum() for band in layer.bands))
+    return int(sum(band.n_interval_keys_T.sum() for band in layer.bands))
 
 
 def _time_key(layer: LayerPlan) -> tuple:
@@ -156,8 +156,8 @@ def _time_key(layer: LayerPlan) -> tuple:
     acts on single scores, adds a sink or weighs whole rows.
     """
     seen = [
-        (int(band.first_T.sum()), int(band.last_T.sum()), int(band.seen_T.sum()))
+        (int(band.first_T.sum()), int(band.last_T.sum()), int(band.n_seen_T.sum()))
         for band in layer.bands
     ]
-    scales = (len(layer.distance_rules), layer.has_sink, layer.row_rule is not None)
+    scales = (len(layer.distance_rules), layer.has_sink, layer.row_weighing_scale is not None)
     return len(layer.n_T), layer.causal, *scales, *seen

@@ -14,9 +14,9 @@ from functools import reduce
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, IndexMap, Span, Spectrum, Trait, identity, start
-from posbench.position.instantiate import make
-from posbench.position.interfaces import ANY, Extension
+from posbench.position.geometry import Band, IndexMap, Span, Spectrum, Trait, first_token, identity
+from posbench.position.instantiate import make_method
+from posbench.position.interfaces import TESTED_WITH_ALL, Extension
 
 # Span used to look at the form of a part's bands: one token, and a training length above any
 # window.
@@ -35,7 +35,7 @@ class Compose(Extension):
             raise ConfigError(
                 "extension.parts is empty: name at least one extension, or choose extension=none."
             )
-        self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]
+        self.parts: list[Extension] = [make_method(node, kind=Extension) for node in nodes]
         # Parts with bands of their own, and parts that crop: at most one each.
         mapping = [part for part in self.parts if not _moves_only(part)]
         cropping = [part for part in self.parts if part.crop(_part_span(part, PROBE)) is not None]
@@ -89,7 +89,7 @@ def _moves_only(part: Extension) -> bool:
     another part.
     """
     bands = part.bands(PROBE)
-    return len(bands) == 1 and bands[0].first is start and bands[0].last is identity
+    return len(bands) == 1 and bands[0].first is first_token and bands[0].last is identity
 
 
 def _part_span(part: Extension, span: Span) -> Span:
@@ -108,9 +108,9 @@ def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
 
 def _shared(sets: list[Mapping[str, str]]) -> Mapping[str, str]:
     """Names that every part was tested with, and the sources of all parts."""
-    restricted = [tested_with for tested_with in sets if tested_with != ANY]
+    restricted = [tested_with for tested_with in sets if tested_with != TESTED_WITH_ALL]
     if not restricted:
-        return ANY
+        return TESTED_WITH_ALL
     shared = {}
     for name in restricted[0]:
         if all(name in tested_with for tested_with in restricted):

@@ -3,10 +3,10 @@
 The baseline of every curve.
 """
 
-from posbench.position.interfaces import ANY, Extension
+from posbench.position.interfaces import TESTED_WITH_ALL, Extension
 
 
 class NoExtension(Extension):
     """Extension that changes nothing."""
 
-    tested_with = ANY
+    tested_with = TESTED_WITH_ALL

@@ -6,13 +6,13 @@ by default the model never reads more than it was trained on. With evaluate.floo
 consecutive targets share a text, and all but its last have slightly fewer tokens before them."""
 
 from posbench.position.geometry import Span, Tokens
-from posbench.position.interfaces import ANY, Extension
+from posbench.position.interfaces import TESTED_WITH_ALL, Extension
 
 
 class RecomputeWindow(Extension):
     """Crop to the last w tokens for each target."""
 
-    tested_with = ANY
+    tested_with = TESTED_WITH_ALL
 
     def __init__(self, window: Tokens | None = None):
         self.window = window

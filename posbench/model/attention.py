@@ -38,7 +38,7 @@ class Attention(nn.Module):
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         """Output [B, T, C], or [B, R, C] of the R = `last` last positions alone."""
         q_BHTD, k_BGTD = self.queries_and_keys(x_BTC)
-        v_BGTD = self._heads(self.v_proj(x_BTC))
+        v_BGTD = self._split_heads(self.v_proj(x_BTC))
         y_BRHD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last).transpose(1, 2)
         if self.gate_proj is not None:
             n_rows, n_heads = y_BRHD.shape[1:3]
@@ -52,13 +52,13 @@ class Attention(nn.Module):
 
         They are float32 whatever the model's dtype, so that rotation and factors are too; the
         kernel casts once, at the end."""
-        q_BHTD = self._heads(self.q_proj(x_BTC)).float()
-        k_BGTD = self._heads(self.k_proj(x_BTC)).float()
+        q_BHTD = self._split_heads(self.q_proj(x_BTC)).float()
+        k_BGTD = self._split_heads(self.k_proj(x_BTC)).float()
         if self.norm is None:
             return q_BHTD, k_BGTD
         return self.norm(q_BHTD, k_BGTD)
 
-    def _heads(self, x_BTC: Tensor) -> Tensor:
+    def _split_heads(self, x_BTC: Tensor) -> Tensor:
         return x_BTC.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 

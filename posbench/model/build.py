@@ -15,7 +15,7 @@ from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_model_size, keep_freed
 from posbench.model.weights import check_weights, load_weights
 from posbench.position.hook_shapes import check_hooks
-from posbench.position.instantiate import checked, make
+from posbench.position.instantiate import class_and_arguments, make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale, is_own
 from posbench.pretrained.checkpoint import Checkpoint
@@ -83,7 +83,7 @@ def make_encoding(cfg: JobConfig) -> Encoding:
         shape = replace(shape, positions=cfg.train.origin)
     check_model_size(cfg.model)
     with seeded(cfg.seed):
-        encoding = make(cfg.encoding, shape, kind=Encoding)
+        encoding = make_method(cfg.encoding, shape, kind=Encoding)
     if is_own(encoding):
         check_hooks(encoding)
     for layer in encoding.layers():
@@ -106,7 +106,7 @@ def check_methods(cfgs: list[dict]) -> None:
         ):
             if (name, node) not in checked_nodes:
                 checked_nodes.append((name, node))
-                checked(node, kind, name)
+                class_and_arguments(node, kind, name)
 
 
 def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | None:
@@ -114,7 +114,7 @@ def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | N
     training cannot use.
     """
     with seeded(cfg.seed):
-        scale = make(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
+        scale = make_method(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 

@@ -168,7 +168,7 @@ class GPT(nn.Module):
         if added_TC is not None:
             x_BTC = x_BTC + added_TC
         if self.encoding.reads_tokens:
-            plan = plan.reading(tokens_BT)
+            plan = plan.for_text(tokens_BT)
             added_BTC = self.encoding.embed_text(tokens_BT)
             if added_BTC is not None:
                 x_BTC = x_BTC + added_BTC

@@ -50,17 +50,17 @@ class DeltaMixer(nn.Module):
         b_BHT = self.b_proj(x_BTC).float().sigmoid().mT
         with torch.autocast(x_BTC.device.type, enabled=False):
             parts = F.silu(self.conv(qkv.float())).split(self.widths, dim=-1)
-            q_BHTD, k_BHTD, v_BHTD = (self._heads(part_BTW) for part_BTW in parts)
-            q_BHTD = self._shared(_unit(q_BHTD) * self.head_dim**-0.5)
-            k_BHTD = self._shared(_unit(k_BHTD))
+            q_BHTD, k_BHTD, v_BHTD = (self._split_heads(part_BTW) for part_BTW in parts)
+            q_BHTD = self._repeated_for_value_heads(_unit_vectors(q_BHTD) * self.head_dim**-0.5)
+            k_BHTD = self._repeated_for_value_heads(_unit_vectors(k_BHTD))
             o_BHTD = gated_delta_rule(q_BHTD, k_BHTD, v_BHTD, log_a_BHTE, b_BHT)
             o_BTHD = self.norm(o_BHTD.transpose(1, 2))
         return self.o_proj(o_BTHD.flatten(2) * self.gate(x_BTC))
 
-    def _heads(self, x_BTW: Tensor) -> Tensor:
+    def _split_heads(self, x_BTW: Tensor) -> Tensor:
         return x_BTW.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _shared(self, x_BHTD: Tensor) -> Tensor:
+    def _repeated_for_value_heads(self, x_BHTD: Tensor) -> Tensor:
         """Heads of keys, repeated for the heads of values that each of them serves."""
         if self.value_heads == 1:
             return x_BHTD
@@ -72,6 +72,6 @@ def log_rates(heads: int, least: float) -> nn.Parameter:
     return nn.Parameter(torch.empty(heads).uniform_(least, 16.0).log())
 
 
-def _unit(x_BHTD: Tensor) -> Tensor:
+def _unit_vectors(x_BHTD: Tensor) -> Tensor:
     """Vectors of norm 1; those near zero stay short."""
     return x_BHTD * (x_BHTD.square().sum(dim=-1, keepdim=True) + NORM_EPS).rsqrt()

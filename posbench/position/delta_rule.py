@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64  # tokens, with a rate for each head
+CHUNK_BY_HEAD = 64  # tokens, with a rate for each head
 # With a rate for each channel every pair of a chunk takes D numbers.
-CHANNEL_CHUNK = 16
-PIECE = 4096  # tokens whose chunks are prepared at once: whole chunks of either kind
+CHUNK_BY_CHANNEL = 16
+PIECE_TOKENS = 4096  # tokens whose chunks are prepared at once: whole chunks of either kind
 
 
 def gated_delta_rule(
@@ -29,13 +29,13 @@ def gated_delta_rule(
     outputs = []
     state_BHDV = None
     arguments = (q_BHTD, k_BHTD, v_BHTV, log_a_BHTE, b_BHT)
-    for piece in zip(*(argument.split(PIECE, dim=2) for argument in arguments), strict=True):
-        output_BHTV, state_BHDV = _piece(*piece, state_BHDV)
+    for piece in zip(*(argument.split(PIECE_TOKENS, dim=2) for argument in arguments), strict=True):
+        output_BHTV, state_BHDV = _piece_output_and_state(*piece, state_BHDV)
         outputs.append(output_BHTV)
     return torch.cat(outputs, dim=2)
 
 
-def _piece(
+def _piece_output_and_state(
     q_BHTD: Tensor,
     k_BHTD: Tensor,
     v_BHTV: Tensor,
@@ -45,7 +45,7 @@ def _piece(
 ) -> tuple[Tensor, Tensor]:
     """Output of some tokens, and the state behind them, from the state before them, None for 0."""
     length = q_BHTD.shape[2]
-    chunk = CHUNK if log_a_BHTE.shape[-1] == 1 else CHANNEL_CHUNK
+    chunk = CHUNK_BY_HEAD if log_a_BHTE.shape[-1] == 1 else CHUNK_BY_CHANNEL
 
     def chunks(x_BHTX: Tensor) -> Tensor:
         """Chunks [B, H, N, C, X]; tokens of zeros, which write nothing, fill up the last one."""

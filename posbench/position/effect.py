@@ -19,7 +19,7 @@ from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.position.plan import Plan, make_plan
 
 # Tensors of a band's plan that say all of it.
-COMPARED = (
+COMPARED_TENSORS = (
     "first_T",
     "last_T",
     "lot_T",
@@ -33,7 +33,7 @@ COMPARED = (
 )
 
 
-def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
+def hides_keys(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if the extension hides keys that are seen without it; False beyond the encoding's
     limit.
     """
@@ -41,18 +41,20 @@ def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
         return False
     changed = make_plan(encoding, extension, length=length)
     plain = make_plan(encoding, length=length)
-    return any(_visible(a) != _visible(b) for a, b in _distinct_layers(changed, plain))
+    return any(
+        _seen_key_counts(a) != _seen_key_counts(b) for a, b in _distinct_layer_pairs(changed, plain)
+    )
 
 
-def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
+def changes_plan(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if a layer's plan, or the vectors added to the embeddings, differ from those without the
     extension.
     """
     changed = make_plan(encoding, extension, length=length)
     plain = make_plan(encoding, length=length)
-    if not equal(changed.embed(), plain.embed()):
+    if not equal_or_both_none(changed.embed(), plain.embed()):
         return True
-    return not all(_same_layer(a, b) for a, b in _distinct_layers(changed, plain))
+    return not all(_same_layer(a, b) for a, b in _distinct_layer_pairs(changed, plain))
 
 
 def shared_texts(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, list[int]]:
@@ -78,9 +80,9 @@ def same_prefix(longer: Plan, plan: Plan) -> bool:
     """
     if not all(layer.encoding.positions_known for layer in plan.layers):
         return False
-    if plan.length > longer.length or not _begins(longer.embed(), plan.embed()):
+    if plan.length > longer.length or not _is_beginning(longer.embed(), plan.embed()):
         return False
-    return all(_same_layer_prefix(a, b) for a, b in _distinct_layers(longer, plan))
+    return all(_same_layer_prefix(a, b) for a, b in _distinct_layer_pairs(longer, plan))
 
 
 def fingerprint(plan: Plan) -> str:
@@ -92,7 +94,7 @@ def fingerprint(plan: Plan) -> str:
     for layer in {id(layer.bands): layer for layer in plan.layers}.values():
         tensors.append(layer.factor_of_zeros)
         for band in layer.bands:
-            tensors += [getattr(band, name) for name in COMPARED]
+            tensors += [getattr(band, name) for name in COMPARED_TENSORS]
     digest = hashlib.sha256(str(plan.length).encode())
     for tensor in tensors:
         if tensor is None:
@@ -107,18 +109,20 @@ def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
     same layer in a longer text.
     """
     count = len(layer.bands)
-    if len(longer.bands) < count or not _begins(_factor(longer), _factor(layer)):
+    if len(longer.bands) < count or not _is_beginning(
+        _factor_or_ones(longer), _factor_or_ones(layer)
+    ):
         return False
-    if any(band.seen_T[: len(layer.n_T)].any() for band in longer.bands[count:]):
+    if any(band.n_seen_T[: len(layer.n_T)].any() for band in longer.bands[count:]):
         return False
     return all(
-        _begins(getattr(longer_band, name), getattr(band, name))
+        _is_beginning(getattr(longer_band, name), getattr(band, name))
         for longer_band, band in zip(longer.bands, layer.bands, strict=False)
-        for name in COMPARED
+        for name in COMPARED_TENSORS
     )
 
 
-def _factor(layer: LayerPlan) -> Tensor:
+def _factor_or_ones(layer: LayerPlan) -> Tensor:
     """Factor on the scores of each query on the CPU, 1 where there is none; of a text of zeros."""
     factor = layer.factor_of_zeros
     if factor is None:
@@ -126,7 +130,7 @@ def _factor(layer: LayerPlan) -> Tensor:
     return factor.cpu()
 
 
-def _begins(longer: Tensor | None, tensor: Tensor | None) -> bool:
+def _is_beginning(longer: Tensor | None, tensor: Tensor | None) -> bool:
     """True if `tensor` is the beginning of `longer` in every dimension in which their sizes differ,
     or both are None.
     """
@@ -136,31 +140,37 @@ def _begins(longer: Tensor | None, tensor: Tensor | None) -> bool:
     return torch.equal(longer[beginning], tensor)
 
 
-def _distinct_layers(changed: Plan, plain: Plan) -> Iterator[tuple[LayerPlan, LayerPlan]]:
+def _distinct_layer_pairs(changed: Plan, plain: Plan) -> Iterator[tuple[LayerPlan, LayerPlan]]:
     """Layers of two plans side by side, those of the same bands in `plain` once."""
     pairs = zip(changed.layers, plain.layers, strict=True)
     return iter({id(layer.bands): (other, layer) for other, layer in pairs}.values())
 
 
-def _visible(layer: LayerPlan) -> list[int]:
+def _seen_key_counts(layer: LayerPlan) -> list[int]:
     """Number of keys that each query sees. Bands never overlap and only hide keys, so equal counts
     mean equal masks.
     """
-    return sum(band.seen_T for band in layer.bands).tolist()
+    return sum(band.n_seen_T for band in layer.bands).tolist()
 
 
 def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
     """True if a plan hides, moves and scales nothing compared with the plain one."""
-    if _visible(changed) != _visible(plain) or not equal(changed.factor, plain.factor):
+    if _seen_key_counts(changed) != _seen_key_counts(plain) or not equal_or_both_none(
+        changed.factor, plain.factor
+    ):
         return False
     if Trait.COORDINATE not in changed.encoding.traits:
         return True  # there is nothing to move
     (plain_band,) = plain.bands
-    return all(_same_band(changed, band, plain_band) for band in changed.bands if band.seen_T.any())
+    return all(
+        _same_band(changed, band, plain_band) for band in changed.bands if band.n_seen_T.any()
+    )
 
 
 def _same_band(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
-    if not equal(band.q_table, plain.q_table) or not equal(band.k_table, plain.k_table):
+    if not equal_or_both_none(band.q_table, plain.q_table) or not equal_or_both_none(
+        band.k_table, plain.k_table
+    ):
         return False
     if torch.equal(band.q_pos_T, plain.q_pos_T) and torch.equal(band.k_pos_T, plain.k_pos_T):
         return True
@@ -184,7 +194,7 @@ def _same_bias(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
     return torch.equal(bias, plain_bias)
 
 
-def equal(a: Tensor | None, b: Tensor | None) -> bool:
+def equal_or_both_none(a: Tensor | None, b: Tensor | None) -> bool:
     """Equality of two tensors that may be None."""
     if a is None or b is None:
         return a is b

@@ -12,12 +12,12 @@ from posbench.common.errors import ConfigError
 from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.interfaces import Extension, ScaledExtension
 
-FAR = 2**40  # a position beyond any window
+FAR_POSITION = 2**40  # a position beyond any window
 # Traits of a rotation by frequencies.
-OFFERED = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM
+FREQUENCY_TRAITS = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM
 
 
-def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
+def pure_spectrum(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
     """Spectrum of an extension at one length, if it changes nothing else but the temperature;
     otherwise None.
     """
@@ -27,7 +27,7 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
         return None
     # Three tokens show it: maps of coordinates are lines if that through the first two holds at
     # the last, and the band hides no key if the last token sees all.
-    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
+    index_T = torch.tensor([0.0, 1.0, FAR_POSITION], dtype=torch.float64)
     (band,) = bands
     if band.first(index_T).any() or not band.last(index_T).equal(index_T):
         return None
@@ -43,7 +43,7 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
     return replace(extended, freq_F=extended.freq_F * slope)
 
 
-def by_length(scaling: Extension) -> bool:
+def is_spectrum_by_length(scaling: Extension) -> bool:
     """True if an extension has other frequencies for each length, and nothing else: ntk and
     dynamic_ntk without a fixed target.
     """
@@ -51,18 +51,18 @@ def by_length(scaling: Extension) -> bool:
         return False
     if getattr(scaling, "fed", None):  # then one text has several sets (dynamic_ntk)
         return False
-    sharpest = scaling.temperature(Span(2, FAR, FAR))
+    sharpest = scaling.temperature(Span(2, FAR_POSITION, FAR_POSITION))
     return scaling.needs == Trait.SPECTRUM and sharpest == 1
 
 
-def _is_fixed(scaling: Extension) -> bool:
+def _is_fixed_spectrum(scaling: Extension) -> bool:
     """True if an extension acts on frequencies alone, and not by the length of a text."""
-    if scaling.needs & ~OFFERED:
+    if scaling.needs & ~FREQUENCY_TRAITS:
         return False
     return not isinstance(scaling, ScaledExtension) or bool(scaling.fixed_target)
 
 
-def trained_in(
+def spectrum_trained_in(
     scaling: Extension, spectrum: Spectrum, scaling_len: float, length: int
 ) -> tuple[Spectrum, float]:
     """Spectrum at `length` tokens of a model with an extension trained in, and its factor on cos
@@ -73,8 +73,8 @@ def trained_in(
     length."""
     span = Span(scaling_len, length, scaling.target_len(length))
     scaled = None
-    if _is_fixed(scaling) or by_length(scaling):
-        scaled = frequencies(scaling, spectrum, span)
+    if _is_fixed_spectrum(scaling) or is_spectrum_by_length(scaling):
+        scaled = pure_spectrum(scaling, spectrum, span)
     if scaled is None:
         raise ConfigError(
             f"extension={type(scaling).__module__.rpartition('.')[2]} is not a fixed set of"

@@ -168,7 +168,7 @@ def identity(index_T: Tensor) -> Tensor:
     return index_T
 
 
-def start(index_T: Tensor) -> Tensor:
+def first_token(index_T: Tensor) -> Tensor:
     """Map each index to 0, the first token of the text."""
     return index_T * 0
 
@@ -185,7 +185,7 @@ class Band:
     `interpolated`: the score at a distance that is no whole number lies between those at the whole
     ones around it, on a line. Coordinates of queries are rounded up."""
 
-    first: IndexMap = start
+    first: IndexMap = first_token
     last: IndexMap = identity
     q: IndexMap = identity
     k: IndexMap = identity

@@ -13,9 +13,11 @@ from posbench.common.errors import ConfigError
 from posbench.position.geometry import Bias
 from posbench.position.interfaces import Encoding
 
-LENGTH = 3  # tokens of the text that the hooks are asked about; shorter than any training length
+TEXT_LENGTH = (
+    3  # tokens of the text that the hooks are asked about; shorter than any training length
+)
 # Of the pairs that a bias is asked for: another number, so that the two cannot be mixed up.
-KEYS = 2
+N_KEYS = 2
 
 
 class HookResult(NamedTuple):
@@ -34,42 +36,42 @@ def check_hooks(encoding: Encoding) -> None:
     # {encoding: index of its first layer}, since the last one set stays
     layers = {layer.encoding: layer.index for layer in reversed(encoding.layers())}
     for layer_encoding, index in layers.items():
-        for result in _results(layer_encoding, index):
-            _check(layer_encoding, result)
+        for result in _hook_results(layer_encoding, index):
+            _check_shape(layer_encoding, result)
         if layer_encoding.placed_by_content:
             positions = layer_encoding.content_positions
             _check_causal(layer_encoding, index, positions, "content_positions moves")
-            _check_turns(layer_encoding)
+            _check_has_table(layer_encoding)
         if layer_encoding.mixes:
-            mixed = _mixed_by(layer_encoding.mixer(index))
+            mixed = _mixer_as_hook(layer_encoding.mixer(index))
             _check_causal(layer_encoding, index, mixed, "mixer changes")
 
 
 @torch.no_grad()
-def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
+def _hook_results(encoding: Encoding, index: int) -> Iterator[HookResult]:
     """Results of the hooks that an encoding defines, for a small text, at the layer `index`."""
     heads = encoding.shape.n_head
-    pos_T = torch.arange(LENGTH, dtype=torch.float64)
-    pos_K = pos_T[:KEYS]
+    pos_T = torch.arange(TEXT_LENGTH, dtype=torch.float64)
+    pos_K = pos_T[:N_KEYS]
     if Bias.PROFILE in encoding.biases:
         delta_SK = (pos_T[:, None] - pos_K).clamp(min=0).float()
         profile = encoding.profile(delta_SK, index)
-        yield HookResult("profile", profile, (heads, LENGTH, KEYS), "[H, *delta.shape]")
+        yield HookResult("profile", profile, (heads, TEXT_LENGTH, N_KEYS), "[H, *delta.shape]")
     if encoding.biases & Bias.DENSE:
         bias = encoding.bias(pos_T, pos_K, index)
-        yield HookResult("bias", bias, (heads, LENGTH, KEYS), "[H, S, K]")
-    content = _content(encoding, index)
+        yield HookResult("bias", bias, (heads, TEXT_LENGTH, N_KEYS), "[H, S, K]")
+    content = _content_arguments(encoding, index)
     if encoding.mixes:
         mixed = encoding.mixer(index)(content[0])
-        yield HookResult("mixer", mixed, (1, LENGTH, encoding.shape.d_model), "[B, T, C]")
+        yield HookResult("mixer", mixed, (1, TEXT_LENGTH, encoding.shape.d_model), "[B, T, C]")
     if Bias.GATES in encoding.biases:
-        yield HookResult("gates", encoding.gates(*content), (1, heads, LENGTH), "[B, H, T]")
+        yield HookResult("gates", encoding.gates(*content), (1, heads, TEXT_LENGTH), "[B, H, T]")
     if Bias.CONTENT in encoding.biases:
-        bias = encoding.content_bias(*content)(slice(0, LENGTH), slice(0, KEYS))
-        yield HookResult("content_bias", bias, (1, heads, LENGTH, KEYS), "[B, H, S, K]")
+        bias = encoding.content_bias(*content)(slice(0, TEXT_LENGTH), slice(0, N_KEYS))
+        yield HookResult("content_bias", bias, (1, heads, TEXT_LENGTH, N_KEYS), "[B, H, S, K]")
     if encoding.placed_by_content:
         pos = encoding.content_positions(*content)
-        shape = (1, heads, LENGTH)
+        shape = (1, heads, TEXT_LENGTH)
         letters = "[B, H, T]"
         if isinstance(pos, Tensor) and pos.ndim == 4:  # a coordinate for each frequency
             shape = (*shape, len(encoding.spectrum().freq_F))
@@ -79,27 +81,27 @@ def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
         yield HookResult("content_positions", pos, shape, letters)
 
 
-def _content(encoding: Encoding, index: int) -> tuple:
-    """Arguments of a hook of content, for a text of LENGTH tokens."""
-    content = (torch.zeros(1, LENGTH, encoding.shape.d_model), index)
+def _content_arguments(encoding: Encoding, index: int) -> tuple:
+    """Arguments of a hook of content, for a text of TEXT_LENGTH tokens."""
+    content = (torch.zeros(1, TEXT_LENGTH, encoding.shape.d_model), index)
     if encoding.reads_tokens:
-        return *content, torch.zeros(1, LENGTH, dtype=torch.int64)
+        return *content, torch.zeros(1, TEXT_LENGTH, dtype=torch.int64)
     return content
 
 
-def _check(encoding: Encoding, result: HookResult) -> None:
+def _check_shape(encoding: Encoding, result: HookResult) -> None:
     """Raise ConfigError unless a hook gave a tensor of the shape that it must have."""
     value = result.value
     if isinstance(value, Tensor) and value.shape == result.shape:
         return
-    what = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+    actual = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
     raise ConfigError(
-        f"{type(encoding).__name__}.{result.hook} gives {what}, and {result.letters} ="
+        f"{type(encoding).__name__}.{result.hook} gives {actual}, and {result.letters} ="
         f" {list(result.shape)} is needed for {encoding.shape.n_head} heads: change its shape."
     )
 
 
-def _mixed_by(mixer: nn.Module) -> Callable[..., Tensor]:
+def _mixer_as_hook(mixer: nn.Module) -> Callable[..., Tensor]:
     """Function from the arguments of a hook of content to the output of a mixer, [B, C, T]."""
     return lambda x_BTC, *_: mixer(x_BTC).mT
 
@@ -109,11 +111,13 @@ def _check_causal(encoding: Encoding, index: int, hook: Callable[..., Tensor], f
     """Raise ConfigError, with `fault`, if the last token changes what a hook gives for an earlier
     one. The tokens are on the third axis of what it gives.
     """
-    zeros_BTC, *rest = _content(encoding, index)  # input of a layer, and the layer's index
+    zeros_BTC, *other_arguments = _content_arguments(
+        encoding, index
+    )  # input of a layer, and the layer's index
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
-    earlier = hook(zeros_BTC, *rest)[:, :, :-1]
-    other_earlier = hook(other_BTC, *rest)[:, :, :-1]
+    earlier = hook(zeros_BTC, *other_arguments)[:, :, :-1]
+    other_earlier = hook(other_BTC, *other_arguments)[:, :, :-1]
     if not torch.allclose(earlier, other_earlier):
         raise ConfigError(
             f"{type(encoding).__name__}.{fault} a token by what comes after it: a"
@@ -122,9 +126,9 @@ def _check_causal(encoding: Encoding, index: int, hook: Callable[..., Tensor], f
 
 
 @torch.no_grad()
-def _check_turns(encoding: Encoding) -> None:
+def _check_has_table(encoding: Encoding) -> None:
     """Raise ConfigError for positions from the text that no table reads."""
-    pos_T = torch.arange(LENGTH, dtype=torch.float64)
+    pos_T = torch.arange(TEXT_LENGTH, dtype=torch.float64)
     if encoding.table(pos_T, encoding.spectrum()) is None:
         raise ConfigError(
             f"{type(encoding).__name__}.content_positions has no effect, since the encoding has no"

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Bias, Mode, PairBias, Shape, Span, Spectrum, Trait
 
-ANY = {"*": "cannot interact with another method"}  # tested_with every method
+TESTED_WITH_ALL = {"*": "cannot interact with another method"}  # tested_with every method
 AS_ROPE = "as RoPE: it turns pairs of channels alike"
-PLACED = (
+PLACED_BY_TEXT = (
     "places its tokens by the text, so near and far keys, told by index, cannot have coordinates of"
     " their own"
 )
-HOOKS = {
+HOOK_OF_BIAS = {
     Bias.COLUMNS: "columns",
     Bias.PROFILE: "profile",
     Bias.PAIRWISE: "bias",
@@ -83,7 +83,7 @@ class Encoding(nn.Module):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls.biases = Bias(0)
-        for bias, hook in HOOKS.items():
+        for bias, hook in HOOK_OF_BIAS.items():
             if getattr(cls, hook) is not getattr(Encoding, hook):
                 cls.biases |= bias
         cls.placed_by_content = cls.content_positions is not Encoding.content_positions
@@ -100,7 +100,7 @@ class Encoding(nn.Module):
         usual words.
         """
         if self.placed_by_content and trait is Trait.RELATIVE:
-            return PLACED
+            return PLACED_BY_TEXT
         return None
 
     def layers(self) -> list[Layer]:

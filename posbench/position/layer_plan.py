@@ -13,7 +13,7 @@ from torch import Tensor
 from posbench.position.geometry import Band, Bias, PairBias, Span, Spectrum
 from posbench.position.interfaces import Encoding, ScaleAttention
 
-ROWS = 256  # queries whose keys are counted at once, where they are drawn by lot
+QUERIES_AT_ONCE = 256  # queries whose keys are counted at once, where they are drawn by lot
 
 
 def band_table(
@@ -63,11 +63,13 @@ class BandPlan:
         init=False, default_factory=dict, compare=False, repr=False
     )
 
-    def placed(self, encoding: Encoding, pos: Tensor) -> "BandPlan":
+    def at_text_positions(self, encoding: Encoding, pos: Tensor) -> "BandPlan":
         """The band with tables for the coordinates of a text, [B, H, T] or [B, H, T, F]."""
         spectrum = self.spectrum
         if spectrum is not None:
-            spectrum = self.once(("spectrum", pos.device), lambda: self.spectrum.to(pos.device))
+            spectrum = self.made_once(
+                ("spectrum", pos.device), lambda: self.spectrum.to(pos.device)
+            )
         q_pos = self.band.q(pos)
         k_pos = self.band.k(pos)
         q_table = encoding.table(q_pos, spectrum)
@@ -78,24 +80,24 @@ class BandPlan:
         return band
 
     @property
-    def width_T(self) -> Tensor:
+    def n_interval_keys_T(self) -> Tensor:
         """Number of keys in the interval of each query."""
         return (self.last_T - self.first_T + 1).clamp(min=0)
 
     @property
-    def seen_T(self) -> Tensor:
+    def n_seen_T(self) -> Tensor:
         """Number of keys of this band that each query sees."""
-        return self.width_T if self.lot_T is None else self._seen_by_lot[0]
+        return self.n_interval_keys_T if self.lot_T is None else self._seen_by_lot[0]
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Coordinates of queries and keys on a device.
 
         They stay there, since every copy to a GPU waits until it has done all its work."""
-        return self.once(
+        return self.made_once(
             ("positions", device), lambda: (self.q_pos_T.to(device), self.k_pos_T.to(device))
         )
 
-    def once(self, key: Hashable, make: Callable[[], object]) -> object:
+    def made_once(self, key: Hashable, make: Callable[[], object]) -> object:
         """Result of the first `make` with this key: made once for a plan, since its layers share
         their bands.
         """
@@ -104,20 +106,20 @@ class BandPlan:
         return self.cache[key]
 
     @property
-    def farthest_T(self) -> Tensor:
+    def first_seen_T(self) -> Tensor:
         """First key that each query sees, where it sees any."""
         return self.first_T if self.lot_T is None else self._seen_by_lot[1]
 
     @functools.cached_property
     def _seen_by_lot(self) -> tuple[Tensor, Tensor]:
-        """`seen_T` and `farthest_T` of a band whose keys are drawn by lot.
+        """`n_seen_T` and `first_seen_T` of a band whose keys are drawn by lot.
 
-        Pairs are looked at for ROWS queries at a time, so memory grows with the length alone.
+        Pairs of QUERIES_AT_ONCE queries are looked at, so memory grows with the length alone.
         """
         index_T = torch.arange(len(self.first_T))
         counts = []
         farthest = []
-        for query_S in index_T.split(ROWS):
+        for query_S in index_T.split(QUERIES_AT_ONCE):
             is_seen_ST = self.seen(query_S, index_T).byte()
             counts.append(is_seen_ST.sum(dim=1))
             farthest.append(is_seen_ST.argmax(dim=1))  # the first key that is seen
@@ -135,14 +137,16 @@ class BandPlan:
     def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
         """True where queries of these indices see keys of those: [S, K], on their device."""
         device = query_S.device
-        first_T, last_T, lot_T, share_T = self.once(("seen", device), lambda: self._rules(device))
+        first_T, last_T, lot_T, share_T = self.made_once(
+            ("seen", device), lambda: self._visibility_on(device)
+        )
         seen_SK = (key_K >= first_T[query_S, None]) & (key_K <= last_T[query_S, None])
         if lot_T is None:
             return seen_SK
         # Each key has a random lot in 0..1, and a query sees that share of the keys.
         return seen_SK & (lot_T[key_K] < share_T[query_S, None])
 
-    def _rules(self, device: torch.device) -> list[Tensor | None]:
+    def _visibility_on(self, device: torch.device) -> list[Tensor | None]:
         """first_T, last_T, lot_T and share_T on a device."""
         rules = (self.first_T, self.last_T, self.lot_T, self.share_T)
         return [None if rule_T is None else rule_T.to(device) for rule_T in rules]
@@ -164,7 +168,7 @@ class LayerPlan:
     n_T: Tensor
     span: Span
     index: int = 0  # among the layers of its encoding
-    number: int = 0  # among all layers
+    layer_number: int = 0  # among all layers
     # Scores become cap tanh(score / cap), biases and factors included (Gemma 2). Only kernels by
     # blocks can.
     softcap: float | None = None
@@ -183,7 +187,7 @@ class LayerPlan:
             or any(scale.reads_content for scale, _ in self.scales)
         )
 
-    def content(self, x_BTC: Tensor) -> tuple:
+    def content_arguments(self, x_BTC: Tensor) -> tuple:
         """Arguments of the encoding's hooks of content: the input in float32, the layer's index,
         and the text where the encoding reads it.
         """
@@ -191,16 +195,16 @@ class LayerPlan:
             return x_BTC.float(), self.index, self.tokens_BT
         return x_BTC.float(), self.index
 
-    def reading(self, x_BTC: Tensor) -> "LayerPlan":
+    def for_text(self, x_BTC: Tensor) -> "LayerPlan":
         """The plan for one batch of texts, with all that depends on the input of the layer."""
         if not self.reads_content:
             return self
         encoding = self.encoding
-        content = self.content(x_BTC)
+        content = self.content_arguments(x_BTC)
         bands = self.bands
         if encoding.placed_by_content:
             pos = encoding.content_positions(*content)
-            bands = tuple(band.placed(encoding, pos) for band in bands)
+            bands = tuple(band.at_text_positions(encoding, pos) for band in bands)
         content_bias = None
         if Bias.CONTENT in encoding.biases:
             content_bias = encoding.content_bias(*content)
@@ -212,8 +216,8 @@ class LayerPlan:
         factor = None
         for scale, _ in self.scales:
             if scale.reads_content:
-                n_T = self._n_on(x_BTC.device)
-                scale_BHT = scale.content_factor(x_BTC, n_T, self.span, self.number).float()
+                n_T = self._key_counts_on(x_BTC.device)
+                scale_BHT = scale.content_factor(x_BTC, n_T, self.span, self.layer_number).float()
                 factor = scale_BHT if factor is None else factor * scale_BHT
         return factor
 
@@ -255,10 +259,10 @@ class LayerPlan:
 
     def _trained_factor(self, scale: ScaleAttention) -> Tensor:
         device = next(scale.parameters()).device
-        return scale(self._n_on(device), self.span, self.number).float()
+        return scale(self._key_counts_on(device), self.span, self.layer_number).float()
 
-    def _n_on(self, device: torch.device) -> Tensor:
-        return self.bands[0].once(("n", device), lambda: self.n_T.to(device))
+    def _key_counts_on(self, device: torch.device) -> Tensor:
+        return self.bands[0].made_once(("n", device), lambda: self.n_T.to(device))
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """q and k rotated by the encoding for a band, times the factors at their coordinates."""
@@ -278,13 +282,13 @@ class LayerPlan:
         if self.content_factor is not None or any(factor is None for _, factor in self.scales):
             factor = factor_on_device()  # it changes from step to step
         else:
-            factor = self.bands[0].once(("factor", q_BHTD.device), factor_on_device)
+            factor = self.bands[0].made_once(("factor", q_BHTD.device), factor_on_device)
         if factor is None:
             return q_BHTD * width**-0.5
         return q_BHTD * (width**-0.5 * factor.unsqueeze(-1))
 
     @property
-    def bare(self) -> bool:
+    def is_bare(self) -> bool:
         """True if the scores are the products of q and k over sqrt(D), and nothing else."""
         encoding = self.encoding
         return (
@@ -305,14 +309,18 @@ class LayerPlan:
         return [scale for scale, _ in self.scales if scale.by_distance]
 
     @property
-    def per_score(self) -> bool:
+    def changes_single_scores(self) -> bool:
         """True if something is done to single scores, or in place of their softmax, which kernels
         by blocks alone can.
         """
-        return self.softcap is not None or bool(self.distance_rules) or self.row_rule is not None
+        return (
+            self.softcap is not None
+            or bool(self.distance_rules)
+            or self.row_weighing_scale is not None
+        )
 
     @property
-    def row_rule(self) -> ScaleAttention | None:
+    def row_weighing_scale(self) -> ScaleAttention | None:
         """The scale that weighs whole rows, None for a softmax."""
         for scale, _ in self.scales:
             if scale.weighs_rows:
@@ -321,7 +329,7 @@ class LayerPlan:
 
     def weights(self, scores_BHSK: Tensor) -> Tensor:
         """Weights of rows that hold the scores of all bands and of the sink."""
-        rule = self.row_rule
+        rule = self.row_weighing_scale
         return scores_BHSK.softmax(dim=-1) if rule is None else rule.weights(scores_BHSK)
 
     @property
@@ -337,7 +345,7 @@ class LayerPlan:
         logits = []
         for scale, _ in self.scales:
             if scale.sinks:
-                logits.append(scale.sink(self.number).to(q_BHTD.device).float().expand(heads))
+                logits.append(scale.sink(self.layer_number).to(q_BHTD.device).float().expand(heads))
         if not logits:
             return None
         return torch.stack(logits).logsumexp(dim=0)

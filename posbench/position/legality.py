@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from posbench.common.errors import ConfigError
 from posbench.config.identity import OURS
 from posbench.config.names import display_name
-from posbench.position.effect import changes, equal, masks
+from posbench.position.effect import changes_plan, equal_or_both_none, hides_keys
 from posbench.position.geometry import Bias, Span, Trait
 from posbench.position.instantiate import nodes_within
-from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention
+from posbench.position.interfaces import TESTED_WITH_ALL, Encoding, Extension, ScaleAttention
 from posbench.position.plan import make_plan
 
-EXTENSIONS = "posbench.extensions"  # searched for modules, so that a new method is in no list
-REASONS = {
+EXTENSIONS_PACKAGE = (
+    "posbench.extensions"  # searched for modules, so that a new method is in no list
+)
+LACK_OF_TRAIT = {
     Trait.COORDINATE: "has no coordinates to move",
     Trait.RELATIVE: "does not score by distance alone, so a band cannot have its own",
     Trait.SPECTRUM: "has no spectrum to change",
@@ -41,7 +43,7 @@ class Verdict:
     source: str = ""
 
 
-def check(
+def verdict_of(
     encoding: Encoding,
     extension: Extension,
     scale: ScaleAttention,
@@ -66,7 +68,7 @@ def check(
     untested = []  # pairs without a source
     own = False  # True if one is the user's own method, of which nobody can name a test
     for other in (extension, scale):
-        source = tested(encoding, other)
+        source = source_of_test(encoding, other)
         if source is not None:
             sources.append(source)
         elif is_own(encoding) or is_own(other):
@@ -93,13 +95,13 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         _check_traits(encoding, layer_encoding, extension, fed)
         _check_rows_of_keys(encoding, layer_encoding, extension, fed)
     for length in lengths:
-        _check_bound(encoding, extension, length)
+        _check_positions_exist(encoding, extension, length)
     name = name_of(extension)
     if name == "none" or fed != longest:  # a cropped text is always another one
         return None
     # The longest first: most extensions differ there.
     judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
-    if any(changes(encoding, extension, length) for length in judged_lengths):
+    if any(changes_plan(encoding, extension, length) for length in judged_lengths):
         return None
     if all(layer.encoding.mixes for layer in encoding.layers()):
         return f"{_subject(encoding)} has no attention, so extension={name} changes nothing"
@@ -126,13 +128,13 @@ def _check_traits(
     if Trait.COORDINATE not in layer_encoding.traits:
         # Without coordinates an extension can only mask keys. Anything else is a no-op, but for
         # positions that come from the content.
-        if Trait.CONTENT not in layer_encoding.traits or masks(encoding, extension, fed):
+        if Trait.CONTENT not in layer_encoding.traits or hides_keys(encoding, extension, fed):
             return
     trait = next(iter(missing))
-    lack = encoding.without(trait) or layer_encoding.without(trait) or REASONS[trait]
+    lack = encoding.without(trait) or layer_encoding.without(trait) or LACK_OF_TRAIT[trait]
     raise ConfigError(
-        f"{_layers(encoding, layer_encoding)} {lack}, which extension={name_of(extension)}"
-        f" needs: {_alternatives(encoding)}."
+        f"{_subject_with_layers(encoding, layer_encoding)} {lack}, which"
+        f" extension={name_of(extension)} needs: {_alternatives(encoding)}."
     )
 
 
@@ -144,10 +146,11 @@ def _check_rows_of_keys(
         return
     if len(extension.bands(_span(encoding, extension, fed))) == 1:
         return
-    if Trait.COORDINATE in layer_encoding.traits or masks(encoding, extension, fed):
+    if Trait.COORDINATE in layer_encoding.traits or hides_keys(encoding, extension, fed):
         raise ConfigError(
-            f"{_layers(encoding, layer_encoding)} weighs a whole row of keys at once, and"
-            f" extension={name_of(extension)} sees it in several bands: {_alternatives(encoding)}."
+            f"{_subject_with_layers(encoding, layer_encoding)} weighs a whole row of keys at once,"
+            f" and extension={name_of(extension)} sees it in several bands:"
+            f" {_alternatives(encoding)}."
         )
 
 
@@ -167,7 +170,7 @@ def check_scale(
             f"scale_attention={name} has learned parameters, so it must be trained in with"
             f" train.scale_attention={name}."
         )
-    if not _scaled(encoding, scale, f"scale_attention={name}"):
+    if not _scaled_encodings(encoding, scale, f"scale_attention={name}"):
         return (
             f"no head of {_subject(encoding)} lets a scale act, so scale_attention={name} changes"
             " nothing"
@@ -181,7 +184,7 @@ def check_scale(
     scaled = make_plan(encoding, extension, scale, length=fed)
     plain = make_plan(encoding, extension, length=fed)
     for layer, plain_layer in zip(scaled.layers, plain.layers, strict=True):
-        if layer.distance_rules or not equal(layer.factor, plain_layer.factor):
+        if layer.distance_rules or not equal_or_both_none(layer.factor, plain_layer.factor):
             return None
     return (
         f"scale_attention={name} changes nothing: with extension={name_of(extension)} no query sees"
@@ -210,7 +213,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     name = name_of(scale)
     if name == "none":
         return
-    if not _scaled(encoding, scale, f"train.scale_attention={name}"):
+    if not _scaled_encodings(encoding, scale, f"train.scale_attention={name}"):
         raise ConfigError(
             f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)}"
             " lets a scale act."
@@ -261,7 +264,7 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
     return length if crop is None else min(crop, length)
 
 
-def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
+def _scaled_encodings(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
     """Encodings of the layers that a scale acts on.
 
     Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
@@ -273,7 +276,9 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     for layer_encoding in scaled:
         problem = _scale_problem(layer_encoding, scale, choice)
         if problem is not None:
-            raise ConfigError(f"{_layers(encoding, layer_encoding)} {problem}: choose none.")
+            raise ConfigError(
+                f"{_subject_with_layers(encoding, layer_encoding)} {problem}: choose none."
+            )
     return scaled
 
 
@@ -302,7 +307,7 @@ def _subject(encoding: Encoding) -> str:
     return encoding.subject or f"encoding={name_of(encoding)}"
 
 
-def _layers(encoding: Encoding, layer_encoding: Encoding) -> str:
+def _subject_with_layers(encoding: Encoding, layer_encoding: Encoding) -> str:
     """Name of the chosen encoding, with the kind of its layers, such as "encoding=hybrid, in its
     rope layers,", where it has several.
     """
@@ -315,11 +320,13 @@ def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
     return Span(encoding.shape.train_len, length, extension.target_len(length))
 
 
-def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extension]) -> str | None:
+def source_of_test(
+    encoding: Encoding, other: Extension | ScaleAttention | type[Extension]
+) -> str | None:
     """Source of a test of a pair, or of its definition: empty if it needs none, None if neither
     method names one.
     """
-    if ANY in (encoding.tested_with, other.tested_with):
+    if TESTED_WITH_ALL in (encoding.tested_with, other.tested_with):
         return ""
     encoding_name = encoding.tested_as or file_of(encoding)
     for method, partner in ((other, encoding_name), (encoding, file_of(other))):
@@ -330,33 +337,35 @@ def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extensio
 
 def _alternatives(encoding: Encoding) -> str:
     """Way out of a refusal, such as "with encoding=alibi choose extension=none|window"."""
-    legal = [file_of(extension) for extension in _extensions() if _legal(encoding, extension)]
+    legal = [
+        file_of(extension) for extension in _extension_classes() if _is_legal(encoding, extension)
+    ]
     advice = f"choose extension={'|'.join(legal)}"
     if encoding.subject:
         return advice
     return f"with encoding={name_of(encoding)} {advice}"
 
 
-def _extensions() -> Iterator[type[Extension]]:
+def _extension_classes() -> Iterator[type[Extension]]:
     """Classes of posbench's extensions, in the order of their files."""
-    for file in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
-        module = importlib.import_module(f"{EXTENSIONS}.{file.name}")
+    for file in pkgutil.iter_modules(importlib.import_module(EXTENSIONS_PACKAGE).__path__):
+        module = importlib.import_module(f"{EXTENSIONS_PACKAGE}.{file.name}")
         for value in vars(module).values():
             is_extension = isinstance(value, type) and issubclass(value, Extension)
             if is_extension and file_of(value) == file.name:  # others are imported there
                 yield value
 
 
-def _legal(encoding: Encoding, extension: type[Extension]) -> bool:
+def _is_legal(encoding: Encoding, extension: type[Extension]) -> bool:
     """True for an extension that an encoding has the traits for, and that is tested with it."""
     if encoding.in_place and (extension.crops() or file_of(extension) == "none"):
         return False
     if extension.needs & ~encoding.traits:
         return False
-    return is_own(encoding) or tested(encoding, extension) is not None
+    return is_own(encoding) or source_of_test(encoding, extension) is not None
 
 
-def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
+def _check_positions_exist(encoding: Encoding, extension: Extension, length: int) -> None:
     """Raise ConfigError if a text has coordinates that the encoding was not trained for."""
     if Trait.UNBOUNDED in encoding.traits or Trait.COORDINATE not in encoding.traits:
         return
@@ -377,7 +386,7 @@ def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
         return
     # A fixed target is the target of a text of any length, so that of 1 token tells it.
     fixed_target = extension.target_len(1)
-    ways = _ways_within(encoding, extension, limit, cropped=fed < length)
+    ways = _ways_to_stay_within(encoding, extension, limit, cropped=fed < length)
     way_out = f", or choose {' or '.join(ways)}" if ways else ""
     raise ConfigError(
         f"{_subject(encoding)} has no position {farthest}: it was trained for"
@@ -387,7 +396,9 @@ def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
     )
 
 
-def _ways_within(encoding: Encoding, extension: Extension, limit: int, cropped: bool) -> list[str]:
+def _ways_to_stay_within(
+    encoding: Encoding, extension: Extension, limit: int, cropped: bool
+) -> list[str]:
     """Choices that keep a text within an encoding's `limit`."""
     ways = []
     if encoding.limit is None and name_of(extension) == "none":

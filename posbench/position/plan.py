@@ -26,14 +26,14 @@ class Plan:
     embed: Callable[[], Tensor | None]
     layers: tuple[LayerPlan, ...]
 
-    def reading(self, tokens_BT: Tensor) -> "Plan":
+    def for_text(self, tokens_BT: Tensor) -> "Plan":
         """Copy of the plan for one batch of texts, for encodings that read their tokens."""
         layers = []
         for layer in self.layers:
             layers.append(replace(layer, tokens_BT=tokens_BT))
         return replace(self, layers=tuple(layers))
 
-    def telling(self, tell: Callable[[float], None]) -> "Plan":
+    def with_progress(self, tell: Callable[[float], None]) -> "Plan":
         """Copy of the plan that calls `tell` with the share of all layers that is done."""
         count = len(self.layers)
         layers = []
@@ -47,7 +47,7 @@ def _tell_share(tell: Callable[[float], None], done: int, count: int, share: flo
     tell((done + share) / count)
 
 
-class Request(NamedTuple):
+class PlanRequest(NamedTuple):
     """A plan's text and device. With `queries`, all of queries is that of the last so many alone.
 
     `pos_T` are the coordinates of all tokens before an extension moves them."""
@@ -81,7 +81,7 @@ def make_plan(
     pos_T = encoding.positions(length, generator)
     if pos_T is None:
         pos_T = torch.arange(length, dtype=torch.float64)
-    request = Request(span, pos_T, device, queries)
+    request = PlanRequest(span, pos_T, device, queries)
     all_scales = [rule for rule in (trained_scale, scale) if rule is not None]
     if len(all_scales) > 1 and all(rule.weighs_rows for rule in all_scales):
         raise ConfigError(
@@ -92,14 +92,14 @@ def make_plan(
     layers = []
     for number, layer in enumerate(encoding.layers()):
         if layer not in plans:
-            scales = [rule for rule in all_scales if _enters(rule, layer)]
+            scales = [rule for rule in all_scales if _acts_on(rule, layer)]
             layer_extension = extension if layer.extended else Extension()
             plans[layer] = _plan_layer(layer, layer_extension, scales, request)
-        # `index` counts the layers of the encoding that it belongs to, `number` those of the model.
-        layers.append(replace(plans[layer], index=layer.index, number=number))
+        # `index` counts the layers of one encoding, `layer_number` those of the model.
+        layers.append(replace(plans[layer], index=layer.index, layer_number=number))
     # What is added to the embeddings is read at the coordinates of the nearest band.
     q_pos_T = extension.bands(span)[0].q(pos_T).to(device)
-    spectrum = _spectrum(encoding, extension, span)
+    spectrum = _extended_spectrum(encoding, extension, span)
 
     def embed() -> Tensor | None:
         rows_NC = encoding.rows()
@@ -110,12 +110,12 @@ def make_plan(
     return Plan(length, embed, tuple(layers))
 
 
-def _enters(scale: ScaleAttention, layer: Layer) -> bool:
+def _acts_on(scale: ScaleAttention, layer: Layer) -> bool:
     """True for a scale that acts on a layer; a sink enters attention of any kind."""
     return layer.scaled or (scale.sinks and not layer.encoding.mixes)
 
 
-def training_plans(
+def training_plan_maker(
     encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int
 ) -> Callable[[int, int | None], Plan]:
     """Plans of a training by (length, step), None for validation: one for each length, or one for
@@ -129,13 +129,13 @@ def training_plans(
     def plan(length: int, step: int | None) -> Plan:
         if step is None or not encoding.random:
             return make_once(length)
-        drawn = np.random.SeedSequence([seed, step]).generate_state(1)[0]
-        return make(length=length, generator=torch.Generator().manual_seed(int(drawn)))
+        step_seed = np.random.SeedSequence([seed, step]).generate_state(1)[0]
+        return make(length=length, generator=torch.Generator().manual_seed(int(step_seed)))
 
     return plan
 
 
-def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
+def _extended_spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
     spectrum = encoding.spectrum_at(span.length)
     if spectrum is None:
         return None
@@ -143,13 +143,13 @@ def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum 
 
 
 def _plan_layer(
-    layer: Layer, extension: Extension, scales: list[ScaleAttention], request: Request
+    layer: Layer, extension: Extension, scales: list[ScaleAttention], request: PlanRequest
 ) -> LayerPlan:
     """Plan of all layers that treat position as `layer` does; each gets its number later."""
     span = request.span
-    spectrum = _spectrum(layer.encoding, extension, span)
+    spectrum = _extended_spectrum(layer.encoding, extension, span)
     bands = tuple(_plan_band(band, layer, spectrum, request) for band in extension.bands(span))
-    n_T = sum(band.seen_T for band in bands).double()
+    n_T = sum(band.n_seen_T for band in bands).double()
     # The factor of a trained scale changes with its parameters, so it is computed when it is read.
     factors = [
         None if scale.trained or scale.reads_content else scale(n_T, span, 0).float()
@@ -173,7 +173,9 @@ def _is_causal(bands: tuple[BandPlan, ...], length: int) -> bool:
     return torch.equal(bands[0].last_T, torch.arange(length))
 
 
-def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Request) -> BandPlan:
+def _plan_band(
+    band: Band, layer: Layer, spectrum: Spectrum | None, request: PlanRequest
+) -> BandPlan:
     """A band for one length: the keys that each query sees of it, coordinates and tables.
 
     Raises ConfigError for a band with a lot where only the last queries are planned.
@@ -197,18 +199,18 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
         q_pos_T = q_pos_T.ceil()
     k_pos_T = band.k(request.pos_T)
 
-    def of(pos_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def table_and_factor(pos_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Table that turns q or k at some coordinates, and factor on them; None for neither."""
         table = band_table(layer.encoding, spectrum, pos_T, band.interpolated)
         scale_T = None if spectrum is None else spectrum.scale(pos_T)
-        return _on(request.device, table), _on(request.device, scale_T)
+        return _to_device(request.device, table), _to_device(request.device, scale_T)
 
-    q_table, q_scale_T = of(q_pos_T)
+    q_table, q_scale_T = table_and_factor(q_pos_T)
     if torch.equal(q_pos_T, k_pos_T):
         k_table = q_table
         k_scale_T = q_scale_T
     else:
-        k_table, k_scale_T = of(k_pos_T)
+        k_table, k_scale_T = table_and_factor(k_pos_T)
     return BandPlan(
         first_T,
         last_T,
@@ -216,7 +218,7 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
         k_pos_T,
         q_table,
         k_table,
-        line=_line(q_pos_T, k_pos_T),
+        line=_line_of_distances(q_pos_T, k_pos_T),
         q_scale_T=q_scale_T,
         k_scale_T=k_scale_T,
         lot_T=None if band.lot is None else band.lot(index_T),
@@ -226,11 +228,11 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
     )
 
 
-def _on(device: str, tensor: Tensor | None) -> Tensor | None:
+def _to_device(device: str, tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.to(device)
 
 
-def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
+def _line_of_distances(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
     """(slope, offset) if both coordinate maps are lines of one slope, else None.
 
     `offset` is the distance of the first query and the first key."""

@@ -15,33 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-TOGETHER = 4  # rows
-MANY = 1024  # rows from which nothing was ever left over differently
+ROW_GROUP = 4  # rows
+MANY_ROWS = 1024  # rows from which nothing was ever left over differently
 
 
 class Linear(nn.Linear):
-    """nn.Linear that adds rows of zeros to few rows, up to a multiple of TOGETHER."""
+    """nn.Linear that adds rows of zeros to few rows, up to a multiple of ROW_GROUP."""
 
     def forward(self, x_NC: Tensor) -> Tensor:
         if x_NC.device.type != "cpu":
             return super().forward(x_NC)
         n_rows = x_NC.shape[:-1].numel()
-        missing = -n_rows % TOGETHER
+        missing = -n_rows % ROW_GROUP
         # Rows that are left over beside groups of four are summed in another order, and which rows
         # these are depends on the number of threads.
-        if not missing or n_rows >= MANY:
+        if not missing or n_rows >= MANY_ROWS:
             return super().forward(x_NC)
         more_NC = F.pad(x_NC.reshape(n_rows, x_NC.shape[-1]), (0, 0, 0, missing))
         return super().forward(more_NC)[:n_rows].unflatten(0, x_NC.shape[:-1])
 
 
-def whole_groups(q_SW: Tensor, mask_SK: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def with_whole_row_groups(q_SW: Tensor, mask_SK: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Queries [..., S, W] and their mask [..., 1 or S, K] for torch's attention, with copies of the
-    last up to a multiple of TOGETHER, so that their digits do not depend on the number of threads.
+    last up to a multiple of ROW_GROUP, so that their digits do not depend on the number of threads.
     """
     n_rows = q_SW.shape[-2]
-    missing = -n_rows % TOGETHER
-    if not missing or n_rows >= MANY or q_SW.device.type != "cpu":
+    missing = -n_rows % ROW_GROUP
+    if not missing or n_rows >= MANY_ROWS or q_SW.device.type != "cpu":
         return q_SW, mask_SK
     row_S = torch.arange(n_rows + missing).clamp(max=n_rows - 1)
     if mask_SK is not None and mask_SK.shape[-2] > 1:

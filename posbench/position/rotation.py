@@ -11,10 +11,10 @@ from posbench.position.geometry import Layout
 # Numbers of a piece: 24 MiB in float32. Blocks above 32 MiB get new pages each time, which are
 # cleared first. Of smaller pieces there are so many that their calls take time: at 2,048 tokens of
 # 135 M parameters 2^17 numbers cost a tenth or more.
-PIECE = 6 * 2**20
+MOST_NUMBERS = 6 * 2**20
 
 
-def wide(table: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+def cos_and_sin_by_channel(table: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     """cos and signed sin for every channel, [T, R] each, of a table [2, T, F]: channel x becomes x
     cos + partner sin.
     """
@@ -26,7 +26,7 @@ def wide(table: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     return cos_TF2.flatten(-2), sin_TF2.flatten(-2)
 
 
-def turned(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
+def turned_pairs(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
     """Channels turned in pairs: [B, H, T, R]."""
     return _Turned.apply(x_BHTR, cos_TR, sin_TR, layout)
 
@@ -41,7 +41,7 @@ class _Turned(torch.autograd.Function):
         ctx.layout = layout
         learns_table = any(ctx.needs_input_grad[1:3])  # of cos or sin; only then x is needed
         ctx.save_for_backward(cos_TR, sin_TR, x_BHTR if learns_table else None)
-        return _turn(x_BHTR, cos_TR, sin_TR, layout)
+        return _turn_in_pieces(x_BHTR, cos_TR, sin_TR, layout)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -50,7 +50,7 @@ class _Turned(torch.autograd.Function):
         dx_BHTR = None
         if ctx.needs_input_grad[0]:
             # The inverse of a rotation is its transpose: the same angle backwards.
-            dx_BHTR = _turn(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
+            dx_BHTR = _turn_in_pieces(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
         if x_BHTR is None:
             return dx_BHTR, None, None, None
         # A table of one batch has its dimensions B and H too, of size 1 if they share it.
@@ -59,13 +59,13 @@ class _Turned(torch.autograd.Function):
         return dx_BHTR, dcos_TR, dsin_TR, None
 
 
-def _turn(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
+def _turn_in_pieces(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
     """x cos + partner sin of every channel, in pieces whose results are small enough for a CPU to
     reuse their memory.
     """
     # Contiguous, so that blocks of keys are read without a copy.
     y_BHTR = torch.empty_like(x_BHTR, memory_format=torch.contiguous_format)
-    for piece in pieces(x_BHTR, 2):
+    for piece in small_slices(x_BHTR, 2):
         x_BHSR = x_BHTR[:, :, piece]
         cos_SR = cos_TR[..., piece, :]
         sin_SR = sin_TR[..., piece, :]
@@ -81,7 +81,7 @@ def _partner(x_BHSR: Tensor, layout: Layout) -> Tensor:
     return x_BHSR.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
-def pieces(x: Tensor, dim: int) -> list[slice]:
+def small_slices(x: Tensor, dim: int) -> list[slice]:
     """Slices of one dimension, one after the other, so that the result of each is small enough to
     reuse its memory (model/memory.py).
 
@@ -90,5 +90,5 @@ def pieces(x: Tensor, dim: int) -> list[slice]:
     length = x.shape[dim]
     step = max(1, length)
     if x.numel() and x.device.type == "cpu":
-        step = max(1, PIECE * length // x.numel())
+        step = max(1, MOST_NUMBERS * length // x.numel())
     return [slice(start, start + step) for start in range(0, length, step)]

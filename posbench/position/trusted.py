@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import TRAINING, JobConfig
-from posbench.position.instantiate import OWN, nodes_within
+from posbench.position.instantiate import OWN_PACKAGES, nodes_within
 from posbench.runs.directory import Run
 
-PARTS = ("encoding", "model", "train", "data")  # keys of config.yaml that objects are made from
+# Keys of config.yaml that objects are made from.
+PARTS_WITH_OBJECTS = ("encoding", "model", "train", "data")
 # Variable with the parent's --config-dir, for child processes without a command line of their own.
-DECLARED = "POSBENCH_CONFIG_DIRS"
+CONFIG_DIRS_VARIABLE = "POSBENCH_CONFIG_DIRS"
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
@@ -31,10 +32,10 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     cfg = run.read_config()
     if not _is_config(cfg):
         raise RunError(
-            f"{run.config} is not a run's configuration (it lacks some of {', '.join(PARTS)},"
-            " seed): restore it."
+            f"{run.config} is not a run's configuration (it lacks some of"
+            f" {', '.join(PARTS_WITH_OBJECTS)}, seed): restore it."
         )
-    if "${" in repr([cfg[part] for part in PARTS]):
+    if "${" in repr([cfg[part] for part in PARTS_WITH_OBJECTS]):
         # Resolving an interpolation could read this machine's environment, and a run writes only
         # resolved values.
         raise RunError(
@@ -47,9 +48,9 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     sources = [Source(folder, package="") for folder in config_dirs()]
     for package in trusted:
         sources += _sources_of(package)
-    for key, node in nodes_within({part: cfg[part] for part in PARTS}):
+    for key, node in nodes_within({part: cfg[part] for part in PARTS_WITH_OBJECTS}):
         target = node["_target_"]
-        if not _allowed(target, sources):
+        if not _is_allowed(target, sources):
             package = str(target).split(".")[0]
             raise ConfigError(
                 f"{run.config} names {key}._target_={target}, which is neither a class of"
@@ -64,7 +65,7 @@ def _is_config(cfg: object) -> bool:
     """True for a mapping that has what objects are made from."""
     if not isinstance(cfg, dict) or "seed" not in cfg:
         return False
-    return all(isinstance(cfg.get(part), dict) for part in PARTS)
+    return all(isinstance(cfg.get(part), dict) for part in PARTS_WITH_OBJECTS)
 
 
 def trained_config(run: Run) -> JobConfig:
@@ -85,7 +86,7 @@ class Source(NamedTuple):
     package: str
 
 
-def _allowed(target: object, sources: list[Source]) -> bool:
+def _is_allowed(target: object, sources: list[Source]) -> bool:
     """True if `target` is a class that an allowed module defines.
 
     >>> _allowed("posbench.sweep.child_processes.subprocess.Popen", [])
@@ -97,15 +98,17 @@ def _allowed(target: object, sources: list[Source]) -> bool:
     top = module.split(".")[0]
     if top == "posbench":
         repository = Path(__file__).parents[2]
-        return target.startswith(OWN) and _defines(repository, module, name, sources)
+        return target.startswith(OWN_PACKAGES) and _module_defines(
+            repository, module, name, sources
+        )
     return any(
-        _defines(source.folder, module, name, sources)
+        _module_defines(source.folder, module, name, sources)
         for source in sources
         if source.package in ("", top)
     )
 
 
-def _defines(folder: Path, module: str, name: str, sources: list[Source]) -> bool:
+def _module_defines(folder: Path, module: str, name: str, sources: list[Source]) -> bool:
     """True if `module`, a file below `folder`, defines a class `name`.
 
     Also if it imports the class from another allowed module.
@@ -130,10 +133,12 @@ def _defines(folder: Path, module: str, name: str, sources: list[Source]) -> boo
     for statement in statements:
         if isinstance(statement, ast.ClassDef) and statement.name == name:
             return True
-    return any(_allowed(target, sources) for target in _imported(statements, package, name))
+    return any(
+        _is_allowed(target, sources) for target in _imported_targets(statements, package, name)
+    )
 
 
-def _imported(statements: list[ast.stmt], package: str, name: str) -> Iterator[str]:
+def _imported_targets(statements: list[ast.stmt], package: str, name: str) -> Iterator[str]:
     """Full names of what a module of `package` imports as `name`."""
     for statement in statements:
         if not isinstance(statement, ast.ImportFrom) or (statement.level and not package):
@@ -150,8 +155,12 @@ def config_dirs() -> list[Path]:
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     typed = parser.parse_known_args(sys.argv[1:])[0].config_dir
     if typed:  # the processes of jobs inherit it
-        os.environ[DECLARED] = os.pathsep.join(map(os.path.abspath, typed))
-    return [Path(folder) for folder in os.environ.get(DECLARED, "").split(os.pathsep) if folder]
+        os.environ[CONFIG_DIRS_VARIABLE] = os.pathsep.join(map(os.path.abspath, typed))
+    return [
+        Path(folder)
+        for folder in os.environ.get(CONFIG_DIRS_VARIABLE, "").split(os.pathsep)
+        if folder
+    ]
 
 
 def _sources_of(package: str) -> list[Source]:
@@ -162,13 +171,13 @@ def _sources_of(package: str) -> list[Source]:
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
     except ValueError:  # __main__
         spec = None
-    places = []
+    locations = []
     if spec is not None and spec.submodule_search_locations:
-        places = spec.submodule_search_locations
+        locations = spec.submodule_search_locations
     elif spec is not None and spec.has_location:
-        places = [spec.origin]
-    if not places:
+        locations = [spec.origin]
+    if not locations:
         raise ConfigError(
             f"trusted={package} is not an importable package: give the first part of _target_."
         )
-    return [Source(Path(place).parent, package) for place in places]
+    return [Source(Path(location).parent, package) for location in locations]

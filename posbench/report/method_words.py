@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from posbench.common.files import sha256_json
 from posbench.config.identity import method_args, method_name
-from posbench.position.default_beta import PUBLISHED, default_beta
+from posbench.position.default_beta import PUBLISHED_BETA, default_beta
 
 # numbers of a list from which a label has the first, the last and four digits of its hash
 LONG_LIST = 8
@@ -56,7 +56,9 @@ def arguments_text(args: Mapping[str, object], train_len: int | None = None) -> 
     alpha = args.get("alpha")
     beta_is_null = "beta" in args and args["beta"] is None
     if beta_is_null and train_len is not None and isinstance(alpha, int | float):
-        texts["beta"] = f"{default_beta(alpha, train_len):.4g} (null; {PUBLISHED:g} is published)"
+        texts["beta"] = (
+            f"{default_beta(alpha, train_len):.4g} (null; {PUBLISHED_BETA:g} is published)"
+        )
     return ", ".join(f"{key}={text}" for key, text in texts.items())
 
 

@@ -72,13 +72,13 @@ class EvaluationCell:
 
     def methods(self, shape: "Shape") -> CellMethods:
         """The methods, made once for the shape of a model. Raises ConfigError as `make` does."""
-        from posbench.position.instantiate import make
+        from posbench.position.instantiate import make_method
         from posbench.position.interfaces import Extension, ScaleAttention
 
         if shape not in self._methods:
             self._methods[shape] = CellMethods(
-                make(self.extension, kind=Extension),
-                make(self.scale_attention, shape, kind=ScaleAttention),
+                make_method(self.extension, kind=Extension),
+                make_method(self.scale_attention, shape, kind=ScaleAttention),
             )
         return self._methods[shape]
 

@@ -20,7 +20,7 @@ from posbench.common.machine import check_jobs, cores
 from posbench.common.outcome import Outcome
 from posbench.common.quantities import plural
 from posbench.common.signals import PATIENT
-from posbench.position.trusted import DECLARED
+from posbench.position.trusted import CONFIG_DIRS_VARIABLE
 from posbench.sweep.cluster_executor import make_executor
 from posbench.sweep.cluster_task import Task
 from posbench.sweep.jobs import Job, Result
@@ -138,7 +138,9 @@ class Queue:
     def _environment(self) -> dict[str, str]:
         """Environment variables of a task beside those of its node."""
         environment = {
-            name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ
+            name: os.environ[name]
+            for name in ("PYTHONPATH", CONFIG_DIRS_VARIABLE)
+            if name in os.environ
         }
         # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not
         # end

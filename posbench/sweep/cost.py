@@ -29,7 +29,7 @@ from posbench.config.typed_args import class_named
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.registry import protocol
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.results.run_metadata import read_metadata
 from posbench.results.search import run_directories
 from posbench.runs.directory import Run
@@ -178,7 +178,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
         train_len = job.config.train.train_len
         evaluator = protocol(cell.protocol)
         # Tokens that the extension feeds of the longest text: fewer than it has where it crops.
-        crop = fed_length(make(cell.extension), train_len, max(lengths))
+        crop = fed_length(make_method(cell.extension), train_len, max(lengths))
         read = _lengths_read(job, cell, lengths) if evaluator.nested else lengths
         texts = evaluator.read_volumes_first(cell.evaluate, train_len)  # before the first length
         texts = texts + texts_read(cell.protocol, cell.evaluate, train_len, crop, read)

@@ -16,7 +16,7 @@ from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.scorer import Scorer
 from posbench.model.gpt import GPT
 from posbench.model.rounded import forget_rounded
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.sweep.validation import validation_extensions, validation_settings
 from posbench.training.distributed import World
@@ -33,9 +33,11 @@ class LossesByLength:
         self.model = model
         self.world = world
         self.settings = validation_settings(train)
-        scale = make(NO_SCALE, model.encoding.shape, kind=ScaleAttention)
+        scale = make_method(NO_SCALE, model.encoding.shape, kind=ScaleAttention)
         self.scorers = {
-            label: Scorer(model, corpus, make(node, kind=Extension), scale, self.settings, device)
+            label: Scorer(
+                model, corpus, make_method(node, kind=Extension), scale, self.settings, device
+            )
             for label, node in validation_extensions(train).items()
         }
 

@@ -13,7 +13,7 @@ from posbench.data.sources import SPLITS
 from posbench.model.build import files_of, load_model, make_model, pick_device, read_theirs
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.position.trusted import trained_config
 from posbench.pretrained.outline import outlined
 from posbench.results.run_metadata import read_or_empty
@@ -167,7 +167,7 @@ def train(
         device=device,
         run=job.run,
         recorder=recorder,
-        plan_for=training_plans(model.encoding, model.scale, device, job.config.seed),
+        plan_for=training_plan_maker(model.encoding, model.scale, device, job.config.seed),
         world=world,
         losses_by_length=losses_by_length,
         keep=keep,

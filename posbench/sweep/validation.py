@@ -99,14 +99,14 @@ def _check_extension(
     node: dict, settings: EvaluateConfig, encoding: "Encoding", allow_untested: bool
 ) -> None:
     """Raise ConfigError for an extension that is undefined, untested or without effect."""
-    from posbench.position.instantiate import make
+    from posbench.position.instantiate import make_method
     from posbench.position.interfaces import Extension, ScaleAttention
-    from posbench.position.legality import check, name_of
+    from posbench.position.legality import name_of, verdict_of
 
     try:
-        extension = make(node, kind=Extension)
-        scale = make(NO_SCALE, encoding.shape, kind=ScaleAttention)
-        verdict = check(encoding, extension, scale, settings.lengths, allow_untested)
+        extension = make_method(node, kind=Extension)
+        scale = make_method(NO_SCALE, encoding.shape, kind=ScaleAttention)
+        verdict = verdict_of(encoding, extension, scale, settings.lengths, allow_untested)
         reason = verdict.noop
     except ConfigError as error:
         reason = str(error)
@@ -136,7 +136,7 @@ def check_validation_text(corpus: "Corpus", train: TrainConfig) -> None:
 
 def validation_texts(config: JobConfig) -> list[tuple[dict, ReadVolume]]:
     """(extension, texts that are read) of each length of one validation."""
-    from posbench.position.instantiate import make
+    from posbench.position.instantiate import make_method
     from posbench.position.legality import fed_length
 
     train = config.train
@@ -145,7 +145,7 @@ def validation_texts(config: JobConfig) -> list[tuple[dict, ReadVolume]]:
     settings = validation_settings(train)
     texts = []
     for node in validation_extensions(train).values():
-        extension = make(node)
+        extension = make_method(node)
         for length in settings.lengths:
             fed = fed_length(extension, train.train_len, length)
             texts.append((node, FixedTargets.read_volume(settings, train.train_len, length, fed)))

@@ -131,13 +131,13 @@ def _judge_training(job: Job) -> "Encoding":
 def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
     """Verdict on one evaluation: legal, untested, own, noop or refused."""
     from posbench.evaluation.registry import protocol
-    from posbench.position.legality import check
+    from posbench.position.legality import verdict_of
 
     try:
         extension, scale = cell.methods(encoding.shape)
         protocol(cell.protocol).check(extension, cell.evaluate, encoding.shape.train_len)
         lengths = cell.evaluate.lengths
-        legality = check(encoding, extension, scale, lengths, cell.allow_untested)
+        legality = verdict_of(encoding, extension, scale, lengths, cell.allow_untested)
     except ConfigError as error:
         return Outcome(cell.label, "refused", str(error))
     if legality.noop:

@@ -14,7 +14,7 @@ from posbench.config.schema import JobConfig
 from posbench.data.corpus import Corpus
 from posbench.data.tokenfile import TokenFile
 from posbench.model.build import make_model, pick_device
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.training.trainer import Trainer
 
 WARMUP = 3  # steps that only prepare
@@ -35,7 +35,7 @@ def step_seconds(cfg: JobConfig, vocab_size: int, threads: int) -> float:
         torch.set_num_threads(threads)
         with torch.random.fork_rng(devices=[]):
             model = make_model(cfg, vocab_size).to(device)
-            plans = training_plans(model.encoding, model.scale, device, cfg.seed)
+            plans = training_plan_maker(model.encoding, model.scale, device, cfg.seed)
             config = replace(cfg.train, compile=False)
             trainer = Trainer(model, corpus, config, cfg.seed, torch.device(device), plans)
             for _ in range(WARMUP):

@@ -20,7 +20,7 @@ from posbench.config.schema import SCHEMAS, JobConfig, typed
 from posbench.evaluation.registry import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.sweep.cells import each_task
 from posbench.sweep.jobs import plan_jobs
 
@@ -84,7 +84,9 @@ def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_confi
 def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, millions):
     config = typed("model", OmegaConf.to_container(compose("run", [f"model={name}"]).model))
     with torch.device("meta"):  # no weight is made
-        model = GPT(config, make(node("encoding", "rope"), make_shape(config, 64)), vocab_size)
+        model = GPT(
+            config, make_method(node("encoding", "rope"), make_shape(config, 64)), vocab_size
+        )
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(
         millions, abs=0.05
     )

@@ -23,7 +23,7 @@ from posbench.config.schema import check_config, typed
 from posbench.config.typed_args import Check, arguments, class_named, convert
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
 from posbench.sweep.jobs import plan_jobs
 
@@ -193,7 +193,9 @@ def test_every_argument_of_every_method_is_refused_by_name_where_its_type_is_wro
         wrong += ["abc"] if not isinstance(parameters[key].default, str) else [5]
         for value in wrong:
             with pytest.raises(ConfigError, match=rf"^{group}\.{key}=.* must be ") as refusal:
-                make({**written, key: value}, *([] if group == "extension" else [small_shape()]))
+                make_method(
+                    {**written, key: value}, *([] if group == "extension" else [small_shape()])
+                )
             assert "\n" not in str(refusal.value)
 
 

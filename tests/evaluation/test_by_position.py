@@ -16,8 +16,8 @@ from posbench.evaluation.protocols.by_position import ByPosition
 from posbench.evaluation.registry import protocol
 from posbench.extensions.rerope import Rerope
 from posbench.position.effect import shared_texts
-from posbench.position.instantiate import make
-from posbench.position.legality import check
+from posbench.position.instantiate import make_method
+from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
@@ -31,13 +31,13 @@ CHOSEN += [(name, "none", "none") for name in choices("encoding") if name != "ro
 @pytest.mark.parametrize(("encoding", "extension", "scale"), CHOSEN)
 def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, extension, scale):
     found = evaluation(
-        make(node("extension", extension)),
-        make(node("scale_attention", scale), small_shape()),
+        make_method(node("extension", extension)),
+        make_method(node("scale_attention", scale), small_shape()),
         windows=3,
     )
-    found.model = small_model(make(node("encoding", encoding), small_shape()))
+    found.model = small_model(make_method(node("encoding", encoding), small_shape()))
     try:
-        check(found.model.encoding, found.extension, found.scale, LENGTHS, True)
+        verdict_of(found.model.encoding, found.extension, found.scale, LENGTHS, True)
     except ConfigError as refused:
         pytest.skip(str(refused))
     texts = ByPosition(found).lengths_by_text(LENGTHS)
@@ -54,7 +54,7 @@ def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, 
     "name", ["pi", "ntk", "yarn", "dynamic_ntk", "string", "longrope", "llama3"]
 )
 def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
-    found = evaluation(make(node("extension", name)))
+    found = evaluation(make_method(node("extension", name)))
     each = {length: [length] for length in LENGTHS}
     assert ByPosition(found).lengths_by_text(LENGTHS) == each
     one = ByPosition(found)
@@ -64,13 +64,13 @@ def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
 
 def test_of_a_method_that_changes_only_beyond_the_training_length_shorter_ones_are_read_together():
     encoding, scale = (
-        make(node("encoding", "rope"), small_shape()),
-        make(node("scale_attention", "log_n"), small_shape()),
+        make_method(node("encoding", "rope"), small_shape()),
+        make_method(node("scale_attention", "log_n"), small_shape()),
     )
     assert shared_texts(
         lambda length: make_plan(encoding, None, scale, length=length), [4, 8, TRAIN_LEN, 64]
     ) == {64: [64, TRAIN_LEN, 8, 4]}
-    pi = make(node("extension", "pi"))
+    pi = make_method(node("extension", "pi"))
     assert shared_texts(
         lambda length: make_plan(encoding, pi, length=length), [4, TRAIN_LEN, 32, 64]
     ) == {16: [16, 4], 32: [32], 64: [64]}
@@ -79,7 +79,7 @@ def test_of_a_method_that_changes_only_beyond_the_training_length_shorter_ones_a
 @pytest.mark.parametrize("bos", [None, 49])
 def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_all(bos):
     found, told = evaluation(Rerope(), bos=bos), []
-    found.scale = make(node("scale_attention", "none"), small_shape())
+    found.scale = make_method(node("scale_attention", "none"), small_shape())
     found.progress = lambda n, part=False: told.append(n)
     one = ByPosition(found)
     texts = one.lengths_by_text(LENGTHS)

@@ -14,7 +14,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenizers import ByteTokenizer
 from posbench.evaluation.registry import protocol
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 
 USUAL = (
     "extension=none train.length=16 evaluate.protocol=fixed_targets evaluate.dtype=fp32"
@@ -66,7 +66,7 @@ SETTINGS = [
 def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(typed, said):
     name, config, values = settings(typed)
     with pytest.raises(ConfigError, match=said):
-        protocol(name).check(make(values["extension"]), config, values["train"]["length"])
+        protocol(name).check(make_method(values["extension"]), config, values["train"]["length"])
 
 
 def settings(typed: str) -> tuple[str, EvaluateConfig, dict]:

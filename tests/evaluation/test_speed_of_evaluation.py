@@ -16,7 +16,7 @@ from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
 from posbench.model.kernels import dispatch
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 
 MODEL = {"d_model": 24, "n_layer": 5, "n_head": 6, "n_kv_head": 2, "d_ff": 40, "head_dim": 8}
@@ -68,8 +68,8 @@ class Machine:
     def seconds(self, extension: str, tokens: int, rows: int, texts: int, **encoding) -> float:
         """Time of a reading, added up layer by layer."""
         cfg = config(**encoding)
-        made = make(cfg.encoding, make_model(cfg, 50).encoding.shape)
-        layers = make_plan(made, make(node("extension", extension)), length=tokens).layers
+        made = make_method(cfg.encoding, make_model(cfg, 50).encoding.shape)
+        layers = make_plan(made, make_method(node("extension", extension)), length=tokens).layers
         each = [
             TOKEN * tokens + self.pair(layer) * pairs(layer) * MODEL["n_head"] for layer in layers
         ]

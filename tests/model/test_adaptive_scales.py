@@ -23,7 +23,7 @@ from posbench.model.kernels.blocks import rows
 from posbench.position.effect import same_prefix
 from posbench.position.geometry import Span
 from posbench.position.interfaces import ScaleAttention
-from posbench.position.legality import check, check_trained_scale
+from posbench.position.legality import check_trained_scale, verdict_of
 from posbench.position.plan import make_plan
 from posbench.scale_attention.adaptive import Adaptive
 from posbench.scale_attention.asentmax import Asentmax, entmax15
@@ -189,7 +189,7 @@ def test_where_it_may_stand():
         check_trained_scale(make_triple(name, "none", "none")[0], Adaptive(shape))
     with pytest.raises(ConfigError, match="both take the place of the softmax"):
         make_plan(Rope(shape), None, Sparse(shape), length=9, trained_scale=Asentmax(shape))
-    assert check(Rope(shape), NoExtension(), Sparse(shape), [16]).noop is None
+    assert verdict_of(Rope(shape), NoExtension(), Sparse(shape), [16]).noop is None
     check_trained_scale(Rope(shape), Sparse(shape))
 
 
@@ -205,7 +205,7 @@ def test_local_layers_keep_their_softmax():
     assert isinstance(hybrid, Hybrid)
     scale = scale_of(Asentmax)
     layers = make_plan(hybrid, length=LONG, trained_scale=scale).layers
-    assert [layer.row_rule for layer in layers] == [None, scale]
+    assert [layer.row_weighing_scale for layer in layers] == [None, scale]
 
 
 class ByLength(ScaleAttention):

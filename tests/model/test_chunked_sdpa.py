@@ -16,7 +16,7 @@ from posbench.model import precision
 from posbench.model.kernels import chunked_sdpa, dispatch
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
@@ -26,7 +26,8 @@ PAIRS = [pair for pair in legal_pairs(LONG) if pair[0] in ("rope", "alibi", "xpo
 PAIRS = [
     pair
     for pair in PAIRS
-    if pair[1] != DRAWN and fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG
+    if pair[1] != DRAWN
+    and fed_length(make_method(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG
 ]
 SIZES = {
     "many": (7, 2, 3, 2),

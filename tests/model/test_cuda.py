@@ -15,7 +15,7 @@ from posbench.config.schema import TrainConfig
 from posbench.model.kernels import dispatch, flex
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
-from posbench.position.plan import make_plan, training_plans
+from posbench.position.plan import make_plan, training_plan_maker
 from posbench.runs.directory import Run
 from posbench.tools.benchmark import checkpoint as bench
 from posbench.tools.benchmark import measure
@@ -108,7 +108,7 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, c
             config,
             0,
             torch.device("cuda"),
-            training_plans(model.encoding, model.scale, "cuda", 0),
+            training_plan_maker(model.encoding, model.scale, "cuda", 0),
         )
 
     whole, before, after = trainer(), trainer(), trainer()

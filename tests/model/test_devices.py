@@ -21,7 +21,7 @@ from posbench.config.schema import EvaluateConfig, TrainConfig
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.scorer import Scorer
 from posbench.model.kernels import blocks, flex
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
 
@@ -107,7 +107,7 @@ def trainer_on(device: str, encoding: str, trained_scale: str, **config: object)
         config,
         0,
         torch.device(device),
-        training_plans(model.encoding, model.scale, device, 0),
+        training_plan_maker(model.encoding, model.scale, device, 0),
     )
 
 

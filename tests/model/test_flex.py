@@ -16,7 +16,7 @@ from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Extension
 from posbench.position.layer_plan import BandPlan
 from posbench.position.plan import make_plan
@@ -26,7 +26,7 @@ LENGTHS = (1, 127, 129, 300, 512)
 EXTENSIONS = [
     name
     for name in choices("extension")
-    if type(make(node("extension", name))).bands is not Extension.bands
+    if type(make_method(node("extension", name))).bands is not Extension.bands
 ]
 PAIRS = [*(("rope", extension) for extension in EXTENSIONS), ("gemma3", "none"), ("hybrid", "none")]
 

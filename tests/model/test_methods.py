@@ -20,7 +20,7 @@ from measures import LONG, attend_in, attention_inputs, outputs, tokens
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Extension
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
@@ -58,7 +58,7 @@ def test_legal_triples_are_causal_and_finite_at_4x(triple):
 WHOLE = [
     name
     for name in choices("extension")
-    if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
+    if fed_length(make_method(node("extension", name)), TRAIN_LEN, LONG) == LONG
 ]
 ORACLE = with_attention([triple for triple in TRIPLES if triple[1] in WHOLE])
 

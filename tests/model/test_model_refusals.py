@@ -18,7 +18,7 @@ from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
 from posbench.position.geometry import Span
 from posbench.position.interfaces import ScaleAttention
-from posbench.position.legality import check, check_trained_scale
+from posbench.position.legality import check_trained_scale, verdict_of
 from posbench.scale_attention.adaptive import Adaptive
 from posbench.scale_attention.asentmax import Asentmax
 from posbench.scale_attention.learned_sink import LearnedSink
@@ -338,4 +338,4 @@ def test_a_scale_that_is_learned_is_no_scale_of_an_evaluation(
 ):
     shape = small_shape()
     with pytest.raises(ConfigError, match=words):
-        check(Rope(shape), NoExtension(), scale(shape), [16, 64])
+        verdict_of(Rope(shape), NoExtension(), scale(shape), [16, 64])

@@ -131,7 +131,7 @@ def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, monk
     given = [torch.randn(1, heads, 100, width, generator=random) for heads in (4, 2, 2)]
     found = []
     for bare in (True, False):
-        monkeypatch.setattr(LayerPlan, "bare", property(lambda layer, bare=bare: bare))
+        monkeypatch.setattr(LayerPlan, "is_bare", property(lambda layer, bare=bare: bare))
         found.append(dispatch.fused(layer, *given))
     assert torch.equal(*found) and asked == [width**-0.5 if inside else 1.0, 1.0]
 
@@ -146,4 +146,4 @@ def test_only_scores_without_anything_more_are_bare():
         ("rope", "none", "off_by_one"): False
     }
     for triple, bare in triples.items():
-        assert make_plan(*make_triple(*triple), length=LONG).layers[0].bare == bare, triple
+        assert make_plan(*make_triple(*triple), length=LONG).layers[0].is_bare == bare, triple

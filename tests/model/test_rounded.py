@@ -14,7 +14,7 @@ from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.rounded import rounded
 from posbench.position import rotation as cache
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 
 VOCAB = 61
@@ -39,7 +39,7 @@ def made(kind: str = "plain") -> GPT:
     )
     config = ModelConfig(d_model=32, n_head=2, n_layer=2, d_ff=48, **changed)
     torch.manual_seed(0)
-    model = GPT(config, make(node, make_shape(config, 64)), VOCAB)
+    model = GPT(config, make_method(node, make_shape(config, 64)), VOCAB)
     for parameter in model.layers.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     torch.nn.init.normal_(model.lm_head.weight)
@@ -54,7 +54,7 @@ def logits(
         return model(text_BT, plan, last).detach()
 
 
-@pytest.mark.parametrize("piece", [cache.PIECE, 40])  # a piece of 40 numbers is one token
+@pytest.mark.parametrize("piece", [cache.MOST_NUMBERS, 40])  # a piece of 40 numbers is one token
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
     """To rounding where gradients take another kernel, whose scores and weights are float32 as
@@ -68,7 +68,7 @@ def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
             torch.equal if same else lambda a, b, bound=bound: (a - b).norm() <= bound * b.norm()
         )
         expected, of_last = logits(model, text_BT, dtype), logits(model, text_BT, dtype, last=20)
-        monkeypatch.setattr(cache, "PIECE", piece)
+        monkeypatch.setattr(cache, "MOST_NUMBERS", piece)
         with torch.inference_mode():
             assert within(logits(model, text_BT, dtype), expected)
             assert within(logits(model, text_BT, dtype, last=20), of_last)
@@ -126,7 +126,7 @@ def test_it_leaves_with_the_model():
 
 
 def test_pieces_are_all_of_it(monkeypatch):
-    monkeypatch.setattr(cache, "PIECE", 10)
+    monkeypatch.setattr(cache, "MOST_NUMBERS", 10)
     for shape, dim in (
         ((3, 7, 2), 1),
         ((1, 1), 0),
@@ -135,6 +135,6 @@ def test_pieces_are_all_of_it(monkeypatch):
         ((5, 0), 0),
         ((4, 0), 1),
     ):
-        found = cache.pieces(torch.zeros(shape), dim)
+        found = cache.small_slices(torch.zeros(shape), dim)
         assert [i for some in found for i in range(shape[dim])[some]] == list(range(shape[dim]))
-    assert len(cache.pieces(torch.zeros(100, 10), 0)) == 100
+    assert len(cache.small_slices(torch.zeros(100, 10), 0)) == 100

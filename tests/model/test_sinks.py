@@ -17,7 +17,7 @@ from posbench.model.attention import Attention
 from posbench.model.kernels import blocks, chunked_sdpa, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
-from posbench.position.legality import check, check_trained_scale
+from posbench.position.legality import check_trained_scale, verdict_of
 from posbench.position.plan import make_plan
 from posbench.scale_attention.learned_sink import LearnedSink
 from posbench.scale_attention.log_n import LogN
@@ -178,7 +178,9 @@ def test_where_a_sink_may_stand():
     shape, plain = small_shape(), NoScale(small_shape())
     check_trained_scale(Rope(shape), OffByOne(shape))
     assert (
-        check(NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True).noop
+        verdict_of(
+            NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True
+        ).noop
         is None
     )
-    assert check(NoEncoding(shape), NoExtension(), plain, [8, 16]).noop is None
+    assert verdict_of(NoEncoding(shape), NoExtension(), plain, [8, 16]).noop is None

@@ -14,7 +14,7 @@ from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.plan import make_plan
-from posbench.position.products import TOGETHER, Linear, whole_groups
+from posbench.position.products import ROW_GROUP, Linear, with_whole_row_groups
 from posbench.training import optimizers
 
 ROWS = (1, 2, 3, 8)
@@ -103,7 +103,7 @@ def test_torchs_kernel_with_whole_groups_and_its_mask():
     ):
         q, k, v = (torch.randn(1, heads, n, width, generator=generator) for n in (rows, keys, keys))
         mask = torch.randn(1, 1, rows, keys, generator=generator)
-        queries, masks = whole_groups(q, mask)
+        queries, masks = with_whole_row_groups(q, mask)
 
         def attend(queries=queries, masks=masks, k=k, v=v, rows=rows):
             return [
@@ -114,7 +114,7 @@ def test_torchs_kernel_with_whole_groups_and_its_mask():
 
         assert same_bits(attend), (heads, width, keys, rows)
         wanted = ((q.double() @ k.double().mT) + mask).softmax(-1) @ v.double()
-        assert queries.shape[-2] == -(-rows // TOGETHER) * TOGETHER and torch.allclose(
+        assert queries.shape[-2] == -(-rows // ROW_GROUP) * ROW_GROUP and torch.allclose(
             attend()[0].double(), wanted, atol=1e-5
         )
 

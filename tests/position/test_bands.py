@@ -26,7 +26,7 @@ from posbench.extensions.string import String
 from posbench.extensions.window import Window
 from posbench.position.effect import shared_texts
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 
 
@@ -64,7 +64,7 @@ def test_limits_that_equal_no_extension(extension):
 )
 def test_nothing_changes_within_the_training_length(name):
     for length in (1, 2, TRAIN_LEN):
-        equal(distances(make(node("extension", name)), length), plain(length))
+        equal(distances(make_method(node("extension", name)), length), plain(length))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_nothing_changes_within_the_training_length(name):
 )
 def test_distances_of_the_defaults_were_seen_in_training(name, train_len):
     for factor in (1, 2, 3, 8):
-        found = distances(make(node("extension", name)), factor * train_len, train_len)
+        found = distances(make_method(node("extension", name)), factor * train_len, train_len)
         assert 0 <= found.nan_to_num().min() and found.nan_to_num().max() <= train_len - 1 + 1e-9
         assert (found.diagonal() == 0).all()
 
@@ -186,8 +186,8 @@ def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many
         for length in (300, 1024)
     }
     near, far = plans[1024].layers[0].bands
-    assert torch.equal(near.seen_T + far.seen_T, seen.sum(dim=1))
-    assert torch.equal(far.farthest_T[64:], seen[64:].int().argmax(dim=1))
+    assert torch.equal(near.n_seen_T + far.n_seen_T, seen.sum(dim=1))
+    assert torch.equal(far.first_seen_T[64:], seen[64:].int().argmax(dim=1))
     assert shared_texts(plans.get, plans) == {1024: [1024, 300]}
 
 

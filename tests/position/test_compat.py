@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from posbench.common.errors import ConfigError
 from posbench.engines.engine import ENCODING as SERVED
 from posbench.extensions.longrope import Longrope
-from posbench.position.instantiate import make
-from posbench.position.legality import check, name_of
+from posbench.position.instantiate import make_method
+from posbench.position.legality import name_of, verdict_of
 from posbench.pretrained.outline import ENCODING
 
 LENGTHS = [16, 64]
@@ -51,7 +51,7 @@ def verdict(
     encoding: str, extension: str, scale: str = "none", lengths: list[int] = LENGTHS, **options
 ) -> str:
     try:
-        found = check(*judged_triple(encoding, extension, scale), lengths, **options)
+        found = verdict_of(*judged_triple(encoding, extension, scale), lengths, **options)
     except ConfigError as error:
         return "u" if "allow_untested" in str(error) else "x"
     return "0" if found.noop else "."
@@ -76,7 +76,7 @@ def test_a_refusal_names_the_legal_alternatives_and_these_are_legal():
     with pytest.raises(
         ConfigError, match="alibi has no spectrum to change, which extension=ntk needs"
     ) as refusal:
-        check(*make_triple("alibi", "ntk", "none"), LENGTHS)
+        verdict_of(*make_triple("alibi", "ntk", "none"), LENGTHS)
     offered = str(refusal.value).split("extension=")[-1].rstrip(".").split("|")
     assert set(offered) == {"none", "pi", "window", "recompute_window", "streaming", "lm_infinite"}
     assert all(verdict("alibi", extension) == "." for extension in offered)
@@ -89,7 +89,7 @@ def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
     """
     for extension in choices("extension"):
         try:
-            check(*judged_triple(encoding, extension, "none"), [16])
+            verdict_of(*judged_triple(encoding, extension, "none"), [16])
         except ConfigError as refusal:
             name, offered = re.search(
                 r"with encoding=(\w+) choose extension=([\w|]+)", str(refusal)
@@ -105,22 +105,26 @@ def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
 )
 def test_a_method_is_called_by_the_choice_it_was_made_from(encoding, changed):
     shape = make_triple("rope", "none", "none")[0].shape
-    made = make({**node("encoding", encoding), **changed}, shape)
+    made = make_method({**node("encoding", encoding), **changed}, shape)
     assert name_of(made) == encoding and name_of(type(made)) == type(made).__module__.split(".")[-1]
 
 
 def test_untested_pairs_run_when_allowed_and_are_marked():
-    assert check(*make_triple("alibi", "rerope", "none"), LENGTHS, allow_untested=True).untested
-    assert not check(*make_triple("rope", "rerope", "log_n"), LENGTHS, allow_untested=True).untested
+    assert verdict_of(
+        *make_triple("alibi", "rerope", "none"), LENGTHS, allow_untested=True
+    ).untested
+    assert not verdict_of(
+        *make_triple("rope", "rerope", "log_n"), LENGTHS, allow_untested=True
+    ).untested
 
 
 def test_a_learned_table_ends_where_training_ended_unless_clamped():
-    assert not check(*make_triple("learned", "none", "none"), [16]).noop
-    clamped = make(
+    assert not verdict_of(*make_triple("learned", "none", "none"), [16]).noop
+    clamped = make_method(
         {**node("encoding", "learned"), "beyond": "clamp"},
         make_triple("learned", "none", "none")[0].shape,
     )
-    check(clamped, *make_triple("learned", "none", "none")[1:], LENGTHS)
+    verdict_of(clamped, *make_triple("learned", "none", "none")[1:], LENGTHS)
 
 
 def test_longrope_whose_first_positions_are_the_whole_text_is_a_noop():
@@ -130,8 +134,8 @@ def test_longrope_whose_first_positions_are_the_whole_text_is_a_noop():
             exact_first=TRAIN_LEN, mode="fixed", target_len=64, temperature=temperature
         )
         assert (
-            check(rope, extension, scale, [8, TRAIN_LEN]).noop
-            and not check(rope, extension, scale, [8, TRAIN_LEN + 1]).noop
+            verdict_of(rope, extension, scale, [8, TRAIN_LEN]).noop
+            and not verdict_of(rope, extension, scale, [8, TRAIN_LEN + 1]).noop
         )
 
 
@@ -139,17 +143,17 @@ def test_log_n_without_more_keys_than_in_training_is_a_noop():
     for extension in ("window", "recompute_window"):
         assert (
             "no query sees more keys"
-            in check(*make_triple("rope", extension, "log_n"), LENGTHS).noop
+            in verdict_of(*make_triple("rope", extension, "log_n"), LENGTHS).noop
         )
 
 
 def test_nothing_that_turns_is_no_position_at_all():
-    still = make(
+    still = make_method(
         {**node("encoding", "p_rope"), "p": 0.0}, make_triple("rope", "none", "none")[0].shape
     )
     for extension in ("pi", "ntk", "rerope"):
-        assert check(still, *make_triple("rope", extension, "none")[1:], LENGTHS).noop
-    assert not check(still, *make_triple("rope", "window", "none")[1:], LENGTHS).noop
+        assert verdict_of(still, *make_triple("rope", extension, "none")[1:], LENGTHS).noop
+    assert not verdict_of(still, *make_triple("rope", "window", "none")[1:], LENGTHS).noop
 
 
 def test_short_texts_count_where_an_extension_changes_them_alone():
@@ -160,7 +164,7 @@ def test_short_texts_count_where_an_extension_changes_them_alone():
         "temperature": False,
     }
     encoding, _, scale = make_triple("rope", "none", "none")
-    assert not check(encoding, make(short), scale, [8, 64]).noop
+    assert not verdict_of(encoding, make_method(short), scale, [8, 64]).noop
 
 
 def test_drawn_positions_refuse_bands_in_any_layer():
@@ -170,10 +174,12 @@ def test_drawn_positions_refuse_bands_in_any_layer():
         make_triple("randomized", "none", "none")[0],
         make_triple("rope", "none", "none")[0].shape,
     )
-    encoding = make({**node("encoding", "randomized"), "base": layers}, shape)
+    encoding = make_method({**node("encoding", "randomized"), "base": layers}, shape)
     assert encoding.layers()[0].window == 8  # half the tokens of training, not of the coordinates
     with pytest.raises(ConfigError, match="does not score by distance alone"):
-        check(encoding, *make_triple("rope", "rerope", "none")[1:], LENGTHS, allow_untested=True)
+        verdict_of(
+            encoding, *make_triple("rope", "rerope", "none")[1:], LENGTHS, allow_untested=True
+        )
 
 
 @pytest.mark.parametrize("name", ["pi", "ntk_fixed", "yarn", "llama3", "ntk_by_parts"])
@@ -182,9 +188,9 @@ def test_a_target_is_a_whole_number_of_tokens(name):
     a column of whole numbers.
     """
     encoding, _, scale = make_triple("rope", "none", "none")
-    check(
+    verdict_of(
         encoding,
-        make({**node("extension", name), "mode": "fixed", "target_len": 96.0}),
+        make_method({**node("extension", name), "mode": "fixed", "target_len": 96.0}),
         scale,
         [96],
     )
@@ -213,14 +219,15 @@ def test_every_method_states_its_source_and_has_a_yaml():
 
 
 def test_the_verdict_on_a_legal_pair_names_its_source():
-    assert check(*make_triple("rope", "self_extend", "log_n"), LENGTHS).source.startswith(
+    assert verdict_of(*make_triple("rope", "self_extend", "log_n"), LENGTHS).source.startswith(
         "self_extend: the paper; log_n: Su 2023"
     )
     assert (
-        check(*make_triple("lerope", "yarn", "none"), LENGTHS).source
+        verdict_of(*make_triple("lerope", "yarn", "none"), LENGTHS).source
         == "lerope: Mistral Large 4 (Mistral AI 2026)"
     )
-    assert check(*make_triple("rope", "recompute_window", "none"), LENGTHS).source == ""
+    assert verdict_of(*make_triple("rope", "recompute_window", "none"), LENGTHS).source == ""
     assert (
-        check(*make_triple("sinusoidal", "ntk", "none"), LENGTHS, allow_untested=True).source == ""
+        verdict_of(*make_triple("sinusoidal", "ntk", "none"), LENGTHS, allow_untested=True).source
+        == ""
     )

@@ -13,7 +13,7 @@ from posbench.extensions.longrope import Longrope
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
 from posbench.position.geometry import Span, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 
 
 def part(name: str, **arguments) -> dict:
@@ -50,7 +50,7 @@ def test_composed_parts_keep_their_own_target():
 def test_one_part_composed_is_that_part():
     encoding = Rope(small_shape())
     for name in ("yarn", "pi", "streaming", "dca", "none", "ntk"):
-        composed, alone = Compose([part(name)]), make(part(name))
+        composed, alone = Compose([part(name)]), make_method(part(name))
         torch.testing.assert_close(
             outputs(encoding, composed), outputs(encoding, alone), rtol=0, atol=1e-5
         )

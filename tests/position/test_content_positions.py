@@ -242,7 +242,7 @@ def test_a_scale_may_see_the_hidden_state_of_a_query():
         1e-4,
     )
     assert layer.reads_content and not plain.reads_content
-    assert plain.reading(x) is plain
+    assert plain.for_text(x) is plain
 
 
 @pytest.mark.parametrize("name", BY_CONTENT)

@@ -14,9 +14,9 @@ from posbench.encodings.kimi_delta import KimiDelta
 from posbench.evaluation.scorer import Scorer
 from posbench.position import delta_rule
 from posbench.position.delta_rule import gated_delta_rule
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
-from posbench.position.legality import check
+from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 from posbench.tools.anatomy.dissect import dissect
 
@@ -51,7 +51,7 @@ def step_by_step(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, b: Tensor) -> T
 @pytest.mark.parametrize("rates", [1, 5])
 @pytest.mark.parametrize("length", [1, 15, 16, 65, 150])
 def test_chunks_and_their_gradients_are_the_recurrence(length, rates, monkeypatch):
-    monkeypatch.setattr(delta_rule, "PIECE", 64)
+    monkeypatch.setattr(delta_rule, "PIECE_TOKENS", 64)
     leaves = [leaf.requires_grad_() for leaf in arguments(length, rates)]
     result, expected = gated_delta_rule(*leaves), step_by_step(*leaves)
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
@@ -161,7 +161,7 @@ def test_layers_are_those_of_qwen3_next_and_kimi_linear(number):
 
 @pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear"])
 def test_the_last_of_four_layers_has_attention_as_released(name):
-    encoding = make(node("encoding", name), small_shape(n_layer=8))
+    encoding = make_method(node("encoding", name), small_shape(n_layer=8))
     kinds = [layer.encoding.mixes for layer in encoding.layers()]
     assert kinds == [True, True, True, False] * 2
     model = small_model(encoding, n_layer=8)
@@ -176,7 +176,7 @@ def test_the_last_of_four_layers_has_attention_as_released(name):
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*RECURRENT, "qwen3_next", "kimi_linear"])
 def test_the_last_positions_alone_are_those_of_the_whole_text(name):
-    model = small_model(make(node("encoding", name), small_shape()))
+    model = small_model(make_method(node("encoding", name), small_shape()))
     text_BT = tokens(LONG)
     same(model(text_BT, last=3), model(text_BT)[:, -3:])
 
@@ -186,9 +186,9 @@ def test_nothing_acts_on_a_model_without_attention_but_a_crop(name):
     for extension in choices("extension"):
         pair = make_triple(name, extension, "none")
         crops = extension == "recompute_window"
-        assert bool(check(*pair, [LONG]).noop) != (crops or extension == "none"), extension
+        assert bool(verdict_of(*pair, [LONG]).noop) != (crops or extension == "none"), extension
     for scale in ("log_n", "off_by_one"):
-        assert check(*make_triple(name, "none", scale), [LONG]).noop
+        assert verdict_of(*make_triple(name, "none", scale), [LONG]).noop
     encoding, extension, scale = make_triple(name, "none", "none")
     with pytest.raises(ConfigError, match="no attention"):
         dissect(encoding, extension, scale, LONG)

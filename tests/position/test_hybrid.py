@@ -12,7 +12,7 @@ from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
 from posbench.extensions.yarn import Yarn
 from posbench.position.geometry import Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 
@@ -57,7 +57,7 @@ def test_extensions_and_scales_leave_the_local_layers_alone():
         .layers[0]
         .bands[0]
     )
-    assert extended.q_pos_T[-1] == (LONG - 1) / 4 and extended.seen_T.max() == TRAIN_LEN // 2
+    assert extended.q_pos_T[-1] == (LONG - 1) / 4 and extended.n_seen_T.max() == TRAIN_LEN // 2
 
 
 def test_hybrid_offers_what_its_extended_layers_offer():
@@ -72,7 +72,7 @@ def test_hybrid_offers_what_its_extended_layers_offer():
 def test_gemma3_has_a_base_for_each_kind_of_layer():
     local, full = (
         layer.encoding.spectrum().base
-        for layer in make(node("encoding", "gemma3"), small_shape()).layers()
+        for layer in make_method(node("encoding", "gemma3"), small_shape()).layers()
     )
     assert (local, full) == (1e4, 1e6)
 
@@ -109,7 +109,7 @@ def test_presets_have_the_layers_and_frequencies_of_the_released_models(name):
     rotary = getattr(models, f"{family}RotaryEmbedding")(config)
     shape = small_shape(512, d_model=256, n_layer=12)
     changes = {"period": 6} if name == "gemma4" else {}
-    encoding = make({**node("encoding", name), **changes}, shape)
+    encoding = make_method({**node("encoding", name), **changes}, shape)
     extension = None if yarn is None else Yarn(beta=32.0, **yarn)
     plan = make_plan(encoding, extension, length=2048)
     index_T = torch.arange(2048)[None]

@@ -13,7 +13,7 @@ from posbench.extensions.yarn import Yarn
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Shape, Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.scale_attention.ssmax import Ssmax
 
@@ -62,7 +62,7 @@ def test_its_scale_is_ssmax_with_a_bias():
 
 def test_layers_of_the_preset_are_those_of_mistral_large_4():
     theirs = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
-    made = make(node("encoding", "mistral_large4"), small_shape(n_layer=12))
+    made = make_method(node("encoding", "mistral_large4"), small_shape(n_layer=12))
     turned = [int(layer.encoding is made) for layer in made.layers()]
     assert turned == theirs.MistralLarge4TextConfig(num_hidden_layers=12).no_rope_layers
 

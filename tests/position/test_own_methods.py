@@ -8,9 +8,9 @@ from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
 from posbench.position.geometry import Band, Shape, Span, Trait
 from posbench.position.hook_shapes import check_hooks
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension
-from posbench.position.legality import check
+from posbench.position.legality import verdict_of
 from posbench.scale_attention.none import NoScale
 
 SHAPE = Shape(d_model=16, n_layer=2, n_head=4, n_kv_head=4, train_len=16)
@@ -37,7 +37,7 @@ class NamedHalf(Half):
 
 
 def verdict(encoding: Encoding, extension: Extension, **options: bool):
-    return check(encoding, extension, NoScale(SHAPE), LENGTHS, **options)
+    return verdict_of(encoding, extension, NoScale(SHAPE), LENGTHS, **options)
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -47,7 +47,7 @@ def test_a_pair_with_an_own_method_is_own_and_not_untested(allowed):
     for encoding, extension in (
         (Mine(SHAPE), make_triple("rope", "pi", "none")[1]),
         (alibi, Half()),
-        (alibi, make(composed, kind=Extension)),
+        (alibi, make_method(composed, kind=Extension)),
     ):
         judged = verdict(encoding, extension, allow_untested=allowed)
         assert judged.own and not judged.untested
@@ -62,8 +62,8 @@ def test_an_untested_pair_of_posbench_stays_one_beside_an_own_method():
     """The pair of an own extension is own; that of the encoding with a scale is as it was."""
     fire, _, log_n = make_triple("fire", "none", "log_n")
     with pytest.raises(ConfigError, match=r"^fire\+log_n is defined but no test of it is known"):
-        check(fire, Half(), log_n, LENGTHS)
-    judged = check(fire, Half(), log_n, LENGTHS, allow_untested=True)
+        verdict_of(fire, Half(), log_n, LENGTHS)
+    judged = verdict_of(fire, Half(), log_n, LENGTHS, allow_untested=True)
     assert judged.untested and not judged.own
 
 

@@ -10,9 +10,9 @@ from typed_lines import configured
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.hook_shapes import check_hooks
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding
-from posbench.position.legality import check
+from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 
 SHAPE = small_shape()
@@ -217,10 +217,10 @@ def test_methods_that_cannot_act_are_refused(typed, said):
     shape = small_shape(values["train"]["length"], **values["model"])
     lengths = values["evaluate"]["lengths"]
     with pytest.raises(ConfigError, match=said):
-        encoding = make(values["encoding"], shape)
-        extension = make(values["extension"])
-        scale = make(values["scale_attention"], shape)
-        check(encoding, extension, scale, lengths, values["allow_untested"])
+        encoding = make_method(values["encoding"], shape)
+        extension = make_method(values["extension"])
+        scale = make_method(values["scale_attention"], shape)
+        verdict_of(encoding, extension, scale, lengths, values["allow_untested"])
         make_plan(encoding, extension, scale, length=max(lengths))
 
 

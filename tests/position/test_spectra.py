@@ -27,7 +27,7 @@ from posbench.extensions.yarn_radix import YarnRadix
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span, Spectrum, Trait
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.tools.anatomy.query_view import content_score, layer_views
 
@@ -60,7 +60,7 @@ def test_factors_slow_every_pair_by_at_most_the_factor_and_the_last_by_all_of_it
 @pytest.mark.parametrize("pairs", [0, 1, 2, 16])
 @pytest.mark.parametrize("train_len", [1, 2, 6, 64])
 def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs, train_len):
-    extension = make(node("extension", name))
+    extension = make_method(node("extension", name))
     spectrum = Spectrum(10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 16), 10000.0, 32)
     ramps = name in ("yarn", "yarn_radix", "compose", "longrope")
     for length in (1, train_len, train_len + 1, 8 * train_len):

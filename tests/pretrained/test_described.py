@@ -30,8 +30,8 @@ from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
 from posbench.model.build import make_encoding
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
-from posbench.position.legality import check
+from posbench.position.instantiate import make_method
+from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.dissect import dissect
@@ -248,8 +248,8 @@ def test_nothing_else_may_change_the_frequencies_of_dynamic(tmp_path):
     none = NoScale(encoding.shape)
     for name in ("ntk", "yarn"):
         with pytest.raises(ConfigError, match="has no spectrum to change"):
-            check(encoding, make(node("extension", name)), none, [64])
-    check(encoding, make(node("extension", "rerope")), none, [64])
+            verdict_of(encoding, make_method(node("extension", name)), none, [64])
+    verdict_of(encoding, make_method(node("extension", "rerope")), none, [64])
 
 
 def test_frequencies_of_a_scaling_and_of_one_on_top(tmp_path):
@@ -290,7 +290,7 @@ def test_an_anatomy_says_which_pairs_are_kept_whether_beta_is_given_or_not():
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 5, 8, 36])
 def test_the_preset_leaves_the_layers_of_smollm3_unturned(layers):
-    made = make(node("encoding", "smollm3"), small_shape(n_layer=layers))
+    made = make_method(node("encoding", "smollm3"), small_shape(n_layer=layers))
     plain = [layer.encoding is not made for layer in made.layers()]
     wanted = transformers.SmolLM3Config(num_hidden_layers=layers, pad_token_id=None).no_rope_layers
     assert plain == (

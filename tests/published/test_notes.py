@@ -18,7 +18,7 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.pi import Pi
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.tools.anatomy.dissect import decay_bound
 
@@ -330,7 +330,9 @@ def parameters(name):
     torch.manual_seed(0)
     return sum(
         parameter.numel()
-        for parameter in small_model(make(node("encoding", name), small_shape())).parameters()
+        for parameter in small_model(
+            make_method(node("encoding", name), small_shape())
+        ).parameters()
     )
 
 

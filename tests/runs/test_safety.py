@@ -21,7 +21,7 @@ from test_cli import TINY, Cli
 
 from posbench import load
 from posbench.common.errors import ConfigError, RunError
-from posbench.position.trusted import DECLARED, trusted_config
+from posbench.position.trusted import CONFIG_DIRS_VARIABLE, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import plain_loader
 from posbench.sweep.jobs import plan_jobs
@@ -63,7 +63,7 @@ PLACES = {  # where a class may be named, and an encoding that has such a place
 @pytest.fixture(autouse=True)
 def nothing_declared(monkeypatch):
     for name in (
-        DECLARED,
+        CONFIG_DIRS_VARIABLE,
         "PYTHONPATH",
     ):  # set and not deleted, so that what the code sets goes with the test
         monkeypatch.setenv(name, "")
@@ -171,7 +171,11 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
     declared = ("--config-dir", str(mine))
     assert call(capfd, tmp_path, "run", *declared, "encoding=own", *typed).returncode == 0
     (run,) = (tmp_path / "mine").glob("*/train.json")
-    sys.modules.pop("my_code"), os.environ.pop(DECLARED, None), (mine / "executed").unlink()
+    (
+        sys.modules.pop("my_code"),
+        os.environ.pop(CONFIG_DIRS_VARIABLE, None),
+        (mine / "executed").unlink(),
+    )
     evaluate = (
         f"run={run.parent}",
         "extension=pi",
@@ -194,10 +198,10 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
     assert allowed.returncode == 0, allowed.stderr
     assert (mine / "executed").exists() and list(run.parent.glob("evals/*/pi+none-*.json"))
     # A child has no --config-dir of its own.
-    assert os.environ[DECLARED] == str(mine)
+    assert os.environ[CONFIG_DIRS_VARIABLE] == str(mine)
     # A typed target is the user's own word, whatever it names.
     (mine / "executed").unlink()
-    sys.modules.pop("my_code"), os.environ.pop(DECLARED)
+    sys.modules.pop("my_code"), os.environ.pop(CONFIG_DIRS_VARIABLE)
     assert (
         call(
             capfd, tmp_path, "run", "encoding._target_=my_code.Mine", "dry=true", *typed

@@ -10,7 +10,7 @@ from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model.gpt import GPT
 from posbench.model.weights import save_weights
 from posbench.position.geometry import Shape
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.runs.directory import Run
 from posbench.tools.anatomy.dissect import Anatomy, dissect
 
@@ -23,10 +23,10 @@ def anatomy(
     """A triple; arguments are the extension's."""
     torch.manual_seed(0)
     parts = (
-        make(node("encoding", encoding), shape),
-        make({**node("extension", extension), **arguments}),
+        make_method(node("encoding", encoding), shape),
+        make_method({**node("extension", extension), **arguments}),
     )
-    return dissect(*parts, make(node("scale_attention", scale), shape), length)
+    return dissect(*parts, make_method(node("scale_attention", scale), shape), length)
 
 
 def trained_t5(path: Path, factor: float = 1.0) -> Run:
@@ -37,7 +37,10 @@ def trained_t5(path: Path, factor: float = 1.0) -> Run:
         ModelConfig(d_model=16, n_layer=1, n_head=2, d_ff=32),
         {**asdict(TrainConfig()), "length": 16},
     )
-    model, run = GPT(config, make(node("encoding", "t5"), Shape(16, 1, 2, 2, 16)), 50), Run(path)
+    model, run = (
+        GPT(config, make_method(node("encoding", "t5"), Shape(16, 1, 2, 2, 16)), 50),
+        Run(path),
+    )
     with torch.no_grad():
         model.encoding.weight.copy_(factor * torch.arange(64).view(1, 32, 2))
     with run.lock():

@@ -14,7 +14,7 @@ from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model.build import load_model, make_model
 from posbench.model.weights import save_weights
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
 from posbench.pretrained.import_config import config_from_checkpoint
@@ -112,7 +112,9 @@ def assert_equal_logits(
     ours = load_model(run, trained_config(run), vocab_size, "cpu")
     for length in LENGTHS:  # ascending: their dynamic type remembers the longest text
         text_BT = torch.randint(0, vocab_size, (2, length))
-        plan = make_plan(ours.encoding, make(extension) if extension else None, length=length)
+        plan = make_plan(
+            ours.encoding, make_method(extension) if extension else None, length=length
+        )
         found, expected = ours(text_BT, plan), theirs(text_BT).logits
         if relative:
             assert (found - expected).norm() < 1e-4 * expected.norm()

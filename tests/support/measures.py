@@ -42,9 +42,9 @@ def attend_in(kernel, layer, q, k, v, x):
         layer = replace(layer, tokens_BT=tokens(x.shape[1], batch=1))
     gates = None
     if Bias.GATES in layer.encoding.biases:
-        gates = layer.encoding.gates(*layer.content(x))
+        gates = layer.encoding.gates(*layer.content_arguments(x))
     if layer.reads_content:
-        layer = layer.reading(x)
+        layer = layer.for_text(x)
         k, v = shared_out(layer, q, k, v)
     return kernel(layer, q, k, v, None if gates is None else gates.double().cumsum(dim=-1))
 

@@ -17,8 +17,8 @@ from test_train import config, log_of, make_corpus, token_file
 
 import posbench
 from posbench.common.files import read_json
-from posbench.position.instantiate import make
-from posbench.position.plan import training_plans
+from posbench.position.instantiate import make_method
+from posbench.position.plan import training_plan_maker
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.sweep.losses_by_length import LossesByLength
@@ -177,7 +177,7 @@ def corpus():
 
 
 def test_the_shares_of_several_processes_sum_to_the_whole():
-    model = small_model(make(node("encoding", "rope"), small_shape()))
+    model = small_model(make_method(node("encoding", "rope"), small_shape()))
     whole = losses_of(model, World(), validate_windows=5)
     shares = [losses_of(model, Alone(rank, 7), validate_windows=5) for rank in range(7)]
     assert {share["targets"] for share in shares} == {whole["targets"]} == {10}
@@ -187,7 +187,7 @@ def test_the_shares_of_several_processes_sum_to_the_whole():
 
 
 def test_a_loss_that_is_not_finite_is_none_and_ends_nothing():
-    model = small_model(make(node("encoding", "rope"), small_shape()))
+    model = small_model(make_method(node("encoding", "rope"), small_shape()))
     with torch.no_grad():
         model.norm.weight.fill_(math.nan)
     assert losses_of(model, World())["nll"] == {"none": {"8": None, "40": None}}
@@ -200,7 +200,7 @@ def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
     weights = []
     for watched in (False, True):
         torch.manual_seed(0)
-        model = small_model(make(node("encoding", name), small_shape()))
+        model = small_model(make_method(node("encoding", name), small_shape()))
         train = config(
             length=16, steps=3, tokens_per_step=48, validate_every=1, validate_lengths=lengths
         )
@@ -215,7 +215,7 @@ def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
                 device="cpu",
                 run=run,
                 recorder=Nowhere(),
-                plan_for=training_plans(model.encoding, None, "cpu", 0),
+                plan_for=training_plan_maker(model.encoding, None, "cpu", 0),
                 losses_by_length=measure if watched else None,
             )
         weights.append(summary["sha256"])

@@ -94,7 +94,7 @@ def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itsel
 def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, capfd, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        legality, "check", lambda encoding, *_: asked.append(file_of(encoding)) or Verdict()
+        legality, "verdict_of", lambda encoding, *_: asked.append(file_of(encoding)) or Verdict()
     )
     jobs = planned(
         capfd,

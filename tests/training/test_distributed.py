@@ -19,7 +19,7 @@ from pathlib import Path
 import forked
 import pytest
 import torch
-from conftest import choices, make, node, small_model, small_shape
+from conftest import choices, make_method, node, small_model, small_shape
 from safetensors.torch import load_file
 from script_calls import call
 from spoils import with_usual
@@ -43,7 +43,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.common.signals import Stopped
 from posbench.model.build import check_device, pick_device
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.runs.directory import Run
 from posbench.training.distributed import World, join
 from posbench.training.loop import fit
@@ -101,10 +101,10 @@ def encoding_case(name: str) -> tuple[nn.Module, object, object, Callable]:
     configs/encoding.
     """
     torch.manual_seed(0)  # for biases of an encoding, whatever test ran before
-    model = small_model(make(node("encoding", name), small_shape()))
+    model = small_model(make_method(node("encoding", name), small_shape()))
     corpus = make_corpus(train=token_file(3000, 4), validation=token_file(600, 2), vocab_size=50)
     cfg = thirty(length=16, steps=2, tokens_per_step=96, validate_windows=4, lr=1e-3, muon_lr=1e-3)
-    return model, corpus, cfg, training_plans(model.encoding, None, "cpu", 0)
+    return model, corpus, cfg, training_plan_maker(model.encoding, None, "cpu", 0)
 
 
 def fitted(folder: Path, world: World, model, cfg, corpus, plan_for=lambda n, step: n) -> dict:

@@ -21,8 +21,8 @@ from posbench.encodings.pose import Pose
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
-from posbench.position.instantiate import make
-from posbench.position.plan import make_plan, training_plans
+from posbench.position.instantiate import make_method
+from posbench.position.plan import make_plan, training_plan_maker
 from posbench.report.labels import Labels
 from posbench.sweep.finetune import child_config
 from posbench.tools.export.command import hf_config
@@ -84,7 +84,7 @@ def test_a_child_begins_as_its_parent_under_the_extension(name, length):
     parent, child = pair(extension)
     fixed = {**extension, "mode": "fixed", "target_len": LONG} if "mode" in extension else extension
     tokens_BT = torch.randint(50, (2, length))
-    expected = parent(tokens_BT, make_plan(parent.encoding, make(fixed), length=length))
+    expected = parent(tokens_BT, make_plan(parent.encoding, make_method(fixed), length=length))
     assert child.encoding.shape.train_len == LONG
     assert torch.allclose(child(tokens_BT), expected, atol=2e-4)
     if name != "none":
@@ -199,7 +199,7 @@ def test_skipped_positions_depend_on_seed_and_step_alone():
     encoding = Pose(small_shape(), node("encoding", "rope"), LONG)
 
     def drawn(seed: int, step: int | None) -> list[int]:
-        plan = training_plans(encoding, None, "cpu", seed)(LEN, step)
+        plan = training_plan_maker(encoding, None, "cpu", seed)(LEN, step)
         return plan.layers[0].bands[0].q_pos_T.tolist()
 
     assert drawn(0, 3) == drawn(0, 3) and drawn(0, 3) != drawn(0, 4) and drawn(0, 3) != drawn(1, 3)

@@ -14,7 +14,7 @@ from posbench.config.schema import TrainConfig
 from posbench.data.copy import Copy
 from posbench.data.mix import Mix
 from posbench.data.task import TaskSplit
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.graph import EAGER, Recorded, StepGraphs, why_eager
@@ -167,7 +167,7 @@ def on_gpu(encoding: str, graph: bool, **changes) -> Trainer:
         "warmup": 3,
         "graph": graph,
     }
-    plans = training_plans(model.encoding, model.scale, "cuda", 0)
+    plans = training_plan_maker(model.encoding, model.scale, "cuda", 0)
     return Trainer(
         model, make_corpus(), TrainConfig(**small | changes), 0, torch.device("cuda"), plans
     )

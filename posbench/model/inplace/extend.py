@@ -17,9 +17,9 @@ from posbench.config.names import chosen_node
 from posbench.model.inplace.attach import HOOK_ATTRIBUTE, attach, check_length, install
 from posbench.model.inplace.attention_hook import AttentionHook
 from posbench.model.inplace.lengthen import lengthen
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention, ScaledExtension
-from posbench.position.legality import check, fed_length, name_of
+from posbench.position.legality import fed_length, name_of, verdict_of
 
 
 def extend(
@@ -105,9 +105,9 @@ def _choose(
         extension = _make_extension(extension, target_len)
     if not isinstance(scale_attention, ScaleAttention):
         scale_node = chosen_node("scale_attention", scale_attention, {})
-        scale_attention = make(scale_node, encoding.shape)
+        scale_attention = make_method(scale_node, encoding.shape)
     longest = _longest_checked(hook, target_len)
-    noop = check(encoding, extension, scale_attention, [longest], allow_untested=True).noop
+    noop = verdict_of(encoding, extension, scale_attention, [longest], allow_untested=True).noop
     if noop:
         raise ConfigError(f"{noop}: {_way_out(encoding, target_len)}.")
     if fed_length(extension, hook.train_len, longest) < longest:
@@ -137,12 +137,12 @@ def _longest_checked(hook: AttentionHook, target_len: int | None) -> int:
 def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extension:
     """Extension of a name or yaml node; one with a factor is fixed at target_len, where given."""
     node = chosen_node("extension", chosen, {})
-    extension = make(node, kind=Extension)
+    extension = make_method(node, kind=Extension)
     if target_len is None or not isinstance(extension, ScaledExtension):
         return extension
     if extension.fixed_target is not None:  # the node names another one
         return extension
-    return make({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
+    return make_method({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
 
 
 def _way_out(encoding: Encoding, target_len: int | None) -> str:

@@ -20,7 +20,7 @@ from posbench.model.kernels.folding import damp, fold, padded, sink_logit
 from posbench.position.geometry import Bias
 from posbench.position.interfaces import ScaleAttention
 from posbench.position.layer_plan import BandPlan, LayerPlan
-from posbench.position.products import whole_groups
+from posbench.position.products import with_whole_row_groups
 
 # Queries per block. A CPU is fastest if a block's scores stay in its cache (two bands take 1.4 to
 # 2.2 times as long as plain attention with 32 queries, 6 times with 256). A GPU needs fewer and
@@ -52,7 +52,9 @@ def rows(
     step = block_size(q_BHTD, MASKED if one_band else BLOCK)
     bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
     # torch's kernel adds a mask to the scores, and can neither multiply them nor weigh whole rows.
-    adds_to_scores_alone = not layer.per_score and Bias.ROWS not in layer.encoding.biases
+    adds_to_scores_alone = (
+        not layer.changes_single_scores and Bias.ROWS not in layer.encoding.biases
+    )
     if one_band and adds_to_scores_alone:
         block = Masked(bands[0], v_BGTD)
     else:
@@ -224,7 +226,7 @@ class Masked:
             q_BHSW = q_BHSW.unflatten(1, (-1, groups)).flatten(2, 3)
         n_rows = q_BHSW.shape[2]
         # Whole groups of rows have the same digits with any number of threads.
-        q_BHSW, mask = whole_groups(q_BHSW, mask)
+        q_BHSW, mask = with_whole_row_groups(q_BHSW, mask)
         y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)
         y_BHSW = y_BHSW[:, :, :n_rows].unflatten(2, (groups, -1)).flatten(1, 2)
         return y_BHSW[..., : self.width]

@@ -21,7 +21,7 @@ from posbench.model.kernels.folding import foldable, operands
 from posbench.model.precision import of_fused
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
-from posbench.position.products import whole_groups
+from posbench.position.products import with_whole_row_groups
 
 # Most pairs of query and key, of all heads, in one call: seconds, so that Ctrl-C and progress need
 # not wait.
@@ -80,7 +80,7 @@ class Series:
 
 def can_chunk(layer: LayerPlan, first: int) -> bool:
     """True if `chunked_sdpa` can run queries `first` and later of this plan exactly."""
-    if layer.per_score or layer.encoding.biases & NOT_CHUNKED:
+    if layer.changes_single_scores or layer.encoding.biases & NOT_CHUNKED:
         return False
     return all(foldable(layer, band) and _series(band, first) is not None for band in layer.bands)
 
@@ -130,7 +130,7 @@ def _series(band: BandPlan, first: int) -> list[Series] | None:
         pieces = cut_band(band.first_T, band.last_T, first)
         return None if pieces is None else joined(pieces)
 
-    return band.once(("pieces", first), cut)
+    return band.made_once(("pieces", first), cut)
 
 
 def _moving(x_TW: Tensor, start: int, size: int, step: int, count: int) -> Tensor:
@@ -183,7 +183,7 @@ def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tens
         q_NPSW = q_NPSW.flatten(1, 2).unsqueeze(1)
     k, v = (x.unsqueeze(1).expand(-1, q_NPSW.shape[1], -1, -1) for x in (k_NKW, v_NKW))
     n_rows = q_NPSW.shape[2]
-    q_NPSW, mask = whole_groups(q_NPSW, mask)
+    q_NPSW, mask = with_whole_row_groups(q_NPSW, mask)
     y, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q_NPSW, k, v, dropout_p=0.0, is_causal=triangle, attn_mask=mask, scale=1.0
     )

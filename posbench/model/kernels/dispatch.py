@@ -26,7 +26,7 @@ from posbench.model.kernels.folding import foldable, operands
 from posbench.model.precision import SHORT, of_fused, of_values
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
-from posbench.position.products import TOGETHER
+from posbench.position.products import ROW_GROUP
 
 FOR_BLOCKS = Bias.DENSE | Bias.ROWS | Bias.CONTENT  # biases that no column of q and k can hold
 # Tokens up to which gates summed from the middle of the text keep 1e-3 in float32. `rows` restarts
@@ -55,7 +55,7 @@ def attend(
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
         if layer.reads_content:
-            layer = layer.reading(x_BTC)
+            layer = layer.for_text(x_BTC)
             k_BGTD, v_BGTD = shared_out(layer, q_BHTD, k_BGTD, v_BGTD)
         if mostly_all and fusible(layer):
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
@@ -89,7 +89,7 @@ def attention_weights(
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
         if layer.reads_content:
-            layer = layer.reading(x_BTC)
+            layer = layer.for_text(x_BTC)
             k_BGTD, _ = shared_out(layer, q_BHTD, k_BGTD, k_BGTD)
         bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
         block = Weighted(layer, bands, k_BGTD, step)  # k in place of v, which is not read
@@ -114,13 +114,13 @@ def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
     """
     if Bias.GATES not in layer.encoding.biases:
         return None
-    return layer.encoding.gates(*layer.content(x_BTC)).double().cumsum(dim=-1)
+    return layer.encoding.gates(*layer.content_arguments(x_BTC)).double().cumsum(dim=-1)
 
 
 def fusible(layer: LayerPlan) -> bool:
     """True if `fused` can run this plan exactly."""
     encoding = layer.encoding
-    if not layer.causal or layer.per_score or encoding.biases & FOR_BLOCKS:
+    if not layer.causal or layer.changes_single_scores or encoding.biases & FOR_BLOCKS:
         return False
     if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:  # their sums would lose digits
         return False
@@ -145,7 +145,7 @@ def fused(
     by_causal = _by_causal(v_BGTD, gated)
     # For a width of 4^n 1 / sqrt(D) is a power of two, which changes no digit, whoever multiplies.
     is_power_of_two = math.log2(scored_width) % 2 == 0
-    kernel_scales = layer.bare and is_power_of_two and not by_causal
+    kernel_scales = layer.is_bare and is_power_of_two and not by_causal
     dtype = of_fused(v_BGTD, gated)
     q_BHTW, k_BGTW, v_BGTW = operands(
         layer,
@@ -191,7 +191,7 @@ def _by_causal(v_BGTD: Tensor, gated: bool) -> bool:
     if v_BGTD.device.type != "cpu":
         return False
     length = v_BGTD.shape[2]
-    if torch.is_grad_enabled() or length < TOGETHER:
+    if torch.is_grad_enabled() or length < ROW_GROUP:
         return True
     return length <= LONGEST and of_values(v_BGTD, gated) != of_fused(v_BGTD, gated)
 

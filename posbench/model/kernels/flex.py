@@ -33,7 +33,11 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].cache:
         return False
-    if layer.softcap is not None or layer.row_rule is not None or encoding.decay() is not None:
+    if (
+        layer.softcap is not None
+        or layer.row_weighing_scale is not None
+        or encoding.decay() is not None
+    ):
         return False
     if encoding.biases & (Bias.ROWS | Bias.PAIRWISE | Bias.CONTENT):
         return False
@@ -54,9 +58,11 @@ def flex(
     outputs = []
     sums = []  # log-sum-exp of each query's scores, of each band and the sink: [B, H, T]
     for band in layer.bands:
-        sees_T = band.once(
+        sees_T = band.made_once(
             ("sees", q_BHTD.device),
-            lambda band=band: (band.seen_T > 0).to(q_BHTD.device) if band.seen_T.any() else None,
+            lambda band=band: (
+                (band.n_seen_T > 0).to(q_BHTD.device) if band.n_seen_T.any() else None
+            ),
         )
         if sees_T is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
@@ -104,7 +110,7 @@ def _band(
         k_BGTD,
         v_BGTD,
         score_mod=score if mods else None,
-        block_mask=band.once(("blocks", device), lambda: block_mask(band, device)),
+        block_mask=band.made_once(("blocks", device), lambda: block_mask(band, device)),
         scale=1.0,
         enable_gqa=q_BHTD.shape[1] != k_BGTD.shape[1],
         return_aux=AuxRequest(lse=True),

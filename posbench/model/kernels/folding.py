@@ -24,7 +24,7 @@ def foldable(layer: LayerPlan, band: BandPlan) -> bool:
         reach = max(float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T))
         return float(decay_D.max()) * reach < DECAY
 
-    return decay_D is None or band.once("foldable", within)
+    return decay_D is None or band.made_once("foldable", within)
 
 
 def operands(

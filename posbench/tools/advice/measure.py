@@ -85,14 +85,14 @@ class Measurements:
 
     def _reading_of(self, option: Option, length: int) -> Reading:
         """Methods and length to evaluate for an option; no methods where it changes nothing."""
-        from posbench.position.instantiate import make
-        from posbench.position.legality import check
+        from posbench.position.instantiate import make_method
+        from posbench.position.legality import verdict_of
 
         extension, scale = option.methods_at(length, self.plan.train_len)
-        verdict = check(
+        verdict = verdict_of(
             self.encoding,
-            make(extension),
-            make(scale, self.encoding.shape),
+            make_method(extension),
+            make_method(scale, self.encoding.shape),
             [length],
             self.raw["allow_untested"],
         )

@@ -1,7 +1,7 @@
 """An anatomy in words: lines for the terminal, and notes below its picture."""
 
 from posbench.common.quantities import plural
-from posbench.position.default_beta import PUBLISHED
+from posbench.position.default_beta import PUBLISHED_BETA
 
 PROPERTIES = {
     "unique": "a code for each position",
@@ -25,7 +25,7 @@ DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
     "keys_over_train_len": ("keys", "keys seen (training lengths)"),
     "window_over_train_len": ("window", "window of the layer (training lengths)"),
     "reach_over_trained": ("reach", "farthest distance / farthest in training"),
-    "beta": ("beta", f"turns from which a pair is kept (beta; {PUBLISHED:g} is published)"),
+    "beta": ("beta", f"turns from which a pair is kept (beta; {PUBLISHED_BETA:g} is published)"),
 }
 SHARE_KEYS = ("share_full_turns", "share_full_turns_after")
 ANSWER_WORDS = {True: "yes", False: "no", None: "-"}

@@ -171,7 +171,7 @@ def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
 
     total_U = 0
     for band in plan.bands:
-        total_U = total_U + band.once(("buckets", queries), lambda band=band: of_band(band))
+        total_U = total_U + band.made_once(("buckets", queries), lambda band=band: of_band(band))
     return total_U / queries
 
 

@@ -19,9 +19,9 @@ from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import GPT
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
-from posbench.position.legality import check, fed_length, name_of
+from posbench.position.legality import fed_length, name_of, verdict_of
 from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.attention import distance_buckets, measure_attention
 from posbench.tools.anatomy.from_config import method_in_words, resolve_methods
@@ -113,10 +113,10 @@ def make_arm(config: JobConfig, lengths: list[int], model: GPT) -> Arm:
     Raises ConfigError for methods that are refused, and for those that give every target a text of
     its own."""
     shape = model.encoding.shape
-    extension = make(config.extension)
-    scale = make(config.scale_attention, shape)
+    extension = make_method(config.extension)
+    scale = make_method(config.scale_attention, shape)
     lengths = sorted(set(lengths))
-    verdict = check(model.encoding, extension, scale, lengths, config.allow_untested)
+    verdict = verdict_of(model.encoding, extension, scale, lengths, config.allow_untested)
     if fed_length(extension, shape.train_len, lengths[-1]) < lengths[-1]:
         raise ConfigError(
             f"extension={name_of(extension)} reads no text of {lengths[-1]} tokens but cuts one for"

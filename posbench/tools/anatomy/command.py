@@ -109,8 +109,8 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     in report_dir or the default folder, which may have a name.
     """
     from posbench.common.files import write_json
-    from posbench.position.instantiate import make
-    from posbench.position.legality import check
+    from posbench.position.instantiate import make_method
+    from posbench.position.legality import verdict_of
     from posbench.report.figures.style import write_figure
     from posbench.tools.anatomy.as_text import summary_lines
     from posbench.tools.anatomy.dissect import dissect
@@ -118,10 +118,10 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     from posbench.tools.anatomy.from_config import make_methods, resolve_methods
 
     encoding, trained_scale = make_methods(resolve_methods(raw))
-    extension = make(raw["extension"])
-    scale = make(raw["scale_attention"], encoding.shape)
+    extension = make_method(raw["extension"])
+    scale = make_method(raw["scale_attention"], encoding.shape)
     length = raw["length"] or 16 * encoding.shape.train_len
-    verdict = check(encoding, extension, scale, [length], raw["allow_untested"])
+    verdict = verdict_of(encoding, extension, scale, [length], raw["allow_untested"])
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
     dissected = dissect(encoding, extension, scale, length, trained_scale)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from posbench.position.geometry import Bias, Trait
-from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
+from posbench.position.interfaces import HOOK_OF_BIAS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import file_of, name_of
 from posbench.tools.anatomy.properties import (
     dimensionless_numbers,
@@ -52,7 +52,7 @@ def dissect(
     trained_scale: ScaleAttention | None = None,
 ) -> Anatomy:
     """Compute everything about one triple at `length` tokens. The triple must be legal
-    (posbench.position.legality.check).
+    (posbench.position.legality.verdict_of).
 
     `layers` has one entry for each kind of layer, and the top level repeats the first of them that
     the extension acts on. Lists over distance and position hold None where nothing is seen. With an
@@ -94,7 +94,7 @@ def _content_hooks(views: list[LayerView]) -> list[str]:
     hooks = []
     for bias in (Bias.GATES, Bias.ROWS, Bias.CONTENT):
         if any(bias in view.encoding.biases for view in views):
-            hooks.append(HOOKS[bias])
+            hooks.append(HOOK_OF_BIAS[bias])
     if any(view.encoding.placed_by_content for view in views):
         hooks.append("content_positions")
     return hooks

@@ -18,8 +18,8 @@ from posbench.common.errors import ConfigError
 from posbench.config.names import group_yamls
 from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
-from posbench.position.instantiate import make
-from posbench.position.legality import check
+from posbench.position.instantiate import make_method
+from posbench.position.legality import verdict_of
 from posbench.report.figures.style import GREY, OKABE_ITO, write_note
 from posbench.tools.anatomy.dissect import Anatomy, dissect
 from posbench.tools.anatomy.figure import (
@@ -207,18 +207,18 @@ def _anatomy_of_yamls(
     an encoding without attention.
     """
     with seeded(0):
-        made_encoding = make(encoding, SHAPE)
+        made_encoding = make_method(encoding, SHAPE)
     if all(layer.encoding.mixes for layer in made_encoding.layers()):
         return None
-    made_extension = make(extension or group_yamls("extension")["none"])
-    scale = make(scale_attention or group_yamls("scale_attention")["none"], SHAPE)
+    made_extension = make_method(extension or group_yamls("extension")["none"])
+    scale = make_method(scale_attention or group_yamls("scale_attention")["none"], SHAPE)
     trained_scale = None
     if scale.trained or scale.sinks:
         # Learned factors and sinks are a part of the training; an evaluation has no scale then.
         trained_scale = scale
-        scale = make(group_yamls("scale_attention")["none"], SHAPE)
+        scale = make_method(group_yamls("scale_attention")["none"], SHAPE)
     try:
-        verdict = check(made_encoding, made_extension, scale, [LENGTH], allow_untested=True)
+        verdict = verdict_of(made_encoding, made_extension, scale, [LENGTH], allow_untested=True)
     except ConfigError:
         return None
     if verdict.noop:

@@ -13,8 +13,8 @@ from posbench.config.identity import method_args
 from posbench.config.schema import JobConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
-from posbench.position.instantiate import make
-from posbench.position.legality import check, name_of
+from posbench.position.instantiate import make_method
+from posbench.position.legality import name_of, verdict_of
 from posbench.report.table_formats import Table
 from posbench.scale_attention.none import NoScale
 from posbench.sweep.cells import RECOMPUTE
@@ -78,9 +78,9 @@ def _pair_key(config: JobConfig) -> str:
 def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list[Row]:
     """Rows of one pair, one for each kind of layer; none, and a reason, if nothing changes."""
     encoding, _ = make_methods(config)
-    extension = make(config.extension)
+    extension = make_method(config.extension)
     shape = encoding.shape
-    verdict = check(encoding, extension, NoScale(shape), [length], config.allow_untested)
+    verdict = verdict_of(encoding, extension, NoScale(shape), [length], config.allow_untested)
     if verdict.noop:
         reasons[f"no-op: {verdict.noop}"] = None
         return []

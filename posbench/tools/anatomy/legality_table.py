@@ -10,8 +10,8 @@ from posbench.config.names import choices
 from posbench.config.schema import ModelConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
-from posbench.position.instantiate import make
-from posbench.position.legality import check, check_trained_scale
+from posbench.position.instantiate import make_method
+from posbench.position.legality import check_trained_scale, verdict_of
 from posbench.scale_attention.none import NoScale
 
 FATE_WORDS = {"legal": "yes", "own": "own", "opt-in": "opt", "no-op": "0", "refused": "-"}
@@ -39,19 +39,19 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     """
     shape = make_shape(ModelConfig(), train_len)
     no_extension, no_scale = NoExtension(), NoScale(shape)
-    extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
+    extensions = {other: make_method(node) for other, node in choices(configs, "extension").items()}
     scale_nodes = choices(configs, "scale_attention").items()
-    scales = {other: make(node, shape) for other, node in scale_nodes if other != "none"}
+    scales = {other: make_method(node, shape) for other, node in scale_nodes if other != "none"}
     for name, node in choices(configs, "encoding").items():
-        encoding = make(node, shape)
+        encoding = make_method(node, shape)
         for other, extension in extensions.items():
-            fate = _fate_and_reason(check, encoding, extension, no_scale, lengths)
+            fate = _fate_and_reason(verdict_of, encoding, extension, no_scale, lengths)
             yield JudgedPair(name, "extension", other, *fate)
         # An encoding with a limit or a learned table may end at train_len without an extension, so
         # scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
-            fate = _fate_and_reason(check, encoding, no_extension, scale, reached)
+            fate = _fate_and_reason(verdict_of, encoding, no_extension, scale, reached)
             yield JudgedPair(name, "scale_attention", other, *fate)
         for other, scale in scales.items():
             fate = _fate_and_reason(check_trained_scale, encoding, scale)

@@ -29,7 +29,7 @@ from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.position.geometry import Bias, Spectrum, Trait
 from posbench.position.interfaces import Encoding, Extension
-from posbench.position.legality import check
+from posbench.position.legality import verdict_of
 from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.query_view import (
     LayerView,
@@ -107,7 +107,7 @@ def content_scores(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
 def _has_positions_for(encoding: Encoding, length: int) -> bool:
     """True if the encoding has positions for `length` tokens without an extension."""
     try:
-        check(encoding, NoExtension(), NoScale(encoding.shape), [length], allow_untested=True)
+        verdict_of(encoding, NoExtension(), NoScale(encoding.shape), [length], allow_untested=True)
     except ConfigError:
         return False
     return True

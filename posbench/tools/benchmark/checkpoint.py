@@ -26,8 +26,8 @@ from posbench.model.gpt import GPT
 from posbench.model.inplace import extend as inplace
 from posbench.model.inplace.reader import Reader
 from posbench.model.rounded import rounded
-from posbench.position.instantiate import make
-from posbench.position.legality import check, fed_length
+from posbench.position.instantiate import make_method
+from posbench.position.legality import fed_length, verdict_of
 from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import config_from_checkpoint
@@ -118,9 +118,9 @@ def _pass_with_extension(
     model: GPT | Reader, reader: GPT | Reader, name: str, length: int, dtype: str, device: str
 ) -> Case:
     """Pass with an extension. Raises ConfigError with the reason if there is nothing to measure."""
-    extension = make(group_yamls("extension")[name])
+    extension = make_method(group_yamls("extension")[name])
     scale = NoScale(model.encoding.shape)
-    noop = check(model.encoding, extension, scale, [length], allow_untested=True).noop
+    noop = verdict_of(model.encoding, extension, scale, [length], allow_untested=True).noop
     if fed_length(extension, model.encoding.shape.train_len, length) < length:
         raise ConfigError("has a text of its own for each target")
     if noop:

@@ -27,10 +27,10 @@ from posbench.extensions.none import NoExtension
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import keep_freed, tensor_mib
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
-from posbench.position.legality import check, fed_length
-from posbench.position.plan import make_plan, training_plans
+from posbench.position.legality import fed_length, verdict_of
+from posbench.position.plan import make_plan, training_plan_maker
 from posbench.scale_attention.none import NoScale
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
@@ -127,9 +127,9 @@ def _models_of_training(train_len: int) -> dict[str, GPT]:
     shape = make_shape(MODEL, train_len)
     models = {}
     for name, node in group_yamls("encoding").items():
-        models[name] = GPT(MODEL, make(node, shape), VOCAB_SIZE)
+        models[name] = GPT(MODEL, make_method(node, shape), VOCAB_SIZE)
     for name, node in group_yamls("scale_attention").items():
-        scale = make(node, shape)
+        scale = make_method(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
             models[f"{BASE_CASE}, {name} trained in"] = GPT(
                 MODEL, _rope_encoding(train_len), VOCAB_SIZE, scale
@@ -141,7 +141,7 @@ def _models_of_training(train_len: int) -> dict[str, GPT]:
 
 def _rope_encoding(train_len: int) -> Encoding:
     """Encoding of the base case, plain RoPE."""
-    return make(group_yamls("encoding")[BASE_CASE], make_shape(MODEL, train_len))
+    return make_method(group_yamls("encoding")[BASE_CASE], make_shape(MODEL, train_len))
 
 
 def measure_beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Measurement]]:
@@ -171,7 +171,7 @@ def _is_chosen(case: str, only: list[str]) -> bool:
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
-    plans = training_plans(model.encoding, model.scale, device, 0)
+    plans = training_plan_maker(model.encoding, model.scale, device, 0)
     steps = itertools.count()
 
     def loss(text_BT: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def _evaluation_passes(models: dict[str, Methods], length: int, device: str) -> 
     cases: dict[str, Case] = {}
     for name, (model, extension, scale) in models.items():
         try:
-            check(model.encoding, extension, scale, [length], allow_untested=True)
+            verdict_of(model.encoding, extension, scale, [length], allow_untested=True)
         except ConfigError:
             continue  # a learned table has no such position
         plan = make_plan(
@@ -290,14 +290,14 @@ def _models_of_evaluation(train_len: int, device: str) -> dict[str, Methods]:
     rope = trained[BASE_CASE]
     models = {name: Methods(model, plain, unscaled) for name, model in trained.items()}
     for name, node in group_yamls("extension").items():
-        extension = make(node)
+        extension = make_method(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             # An extension of table rows needs a trait that RoPE has not.
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE_CASE
             models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)
     for name, node in group_yamls("scale_attention").items():
-        scale = make(node, rope.encoding.shape)
+        scale = make_method(node, rope.encoding.shape)
         if name != "none" and not scale.trained:
             models[f"{BASE_CASE}, {name}"] = Methods(rope, plain, scale)
     return models

@@ -22,11 +22,11 @@ from posbench.extensions.dynamic_ntk import DynamicNtk
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.model.build import make_encoding
-from posbench.position.fixed_frequencies import frequencies
+from posbench.position.fixed_frequencies import pure_spectrum
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension
-from posbench.position.legality import check, file_of, name_of
+from posbench.position.legality import file_of, name_of, verdict_of
 from posbench.scale_attention.none import NoScale
 
 
@@ -53,7 +53,7 @@ def rope_keys(trained: JobConfig, extension: dict, own_config: dict | None = Non
     settings that the format, or that of `own_config`, cannot express.
     """
     encoding = make_encoding(trained)
-    method = make(extension)
+    method = make_method(extension)
     _check_expressible(trained, encoding, method, whole_head=own_config is None)
     only_divisors = own_config is not None and own_config["model_type"] == "phi3"
     theta, scaling, longest = _keys_of_method(encoding, method, only_divisors)
@@ -80,7 +80,7 @@ def _check_expressible(
             " format has none."
         )
     far = 4 * train.train_len
-    check(encoding, extension, NoScale(encoding.shape), [far], allow_untested=True)
+    verdict_of(encoding, extension, NoScale(encoding.shape), [far], allow_untested=True)
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
     span = Span(train.train_len, far, extension.target_len(far))
     if not everywhere and extension.temperature(span) != 1:
@@ -191,7 +191,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
 def _frequencies_at(encoding: Rope, extension: Extension, length: int) -> Frequencies:
     """Frequencies at a length. Raises ConfigError for an extension that changes more than these."""
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
-    spectrum = frequencies(extension, encoding.spectrum_at(length), span)
+    spectrum = pure_spectrum(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
         raise ConfigError(
             f"extension={name_of(extension)} does not only change frequencies, as the format"

@@ -148,10 +148,10 @@ class Objective:
 
     def with_factors(self, factors: Sequence[float], exact_first: int) -> "Extension":
         """The extension with factors, one for each pair."""
-        from posbench.position.instantiate import make
+        from posbench.position.instantiate import make_method
 
         arguments = {"factors": list(factors), "exact_first": exact_first}
-        return make({**self.cell.extension, **arguments})
+        return make_method({**self.cell.extension, **arguments})
 
 
 def search(

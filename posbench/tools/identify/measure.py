@@ -152,8 +152,8 @@ def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate
     """
     from posbench.model.build import make_encoding
     from posbench.position.effect import fingerprint
-    from posbench.position.instantiate import make
-    from posbench.position.legality import check
+    from posbench.position.instantiate import make_method
+    from posbench.position.legality import verdict_of
     from posbench.position.plan import make_plan
 
     encoding = make_encoding(job.config)
@@ -162,9 +162,9 @@ def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate
     by_plan: dict[object, Reading] = {}  # {fingerprint at a length: its first reading}
     for candidate in candidates:
         try:
-            extension = make(candidate.extension)
-            scale = make(candidate.scale, encoding.shape)
-            check(encoding, extension, scale, list(lengths), allow_untested=True)
+            extension = make_method(candidate.extension)
+            scale = make_method(candidate.scale, encoding.shape)
+            verdict_of(encoding, extension, scale, list(lengths), allow_untested=True)
             tokens = [min(length, candidate.cut or length) for length in lengths]
             plans = [make_plan(encoding, extension, scale, length=length) for length in tokens]
         except ConfigError as error:

@@ -217,14 +217,14 @@ def chosen_candidates(
 def candidates_of_own_scaling(encoding: dict) -> list[Candidate]:
     """The scaling that a checkpoint's config.json has, as written and applied twice."""
     from posbench.position.geometry import Span
-    from posbench.position.instantiate import make
+    from posbench.position.instantiate import make_method
 
     scaling = encoding["scaling"]
     scale = dict(NO_SCALE)
     if encoding["amplitude"]:
         # Not the usual one of this scaling: the rest of it is a factor on the logits.
         span = Span(encoding["scaling_len"], scaling["target_len"], scaling["target_len"])
-        rest = encoding["amplitude"] / math.sqrt(make(scaling).temperature(span))
+        rest = encoding["amplitude"] / math.sqrt(make_method(scaling).temperature(span))
         coefficient = (rest - 1) / math.log(span.factor)
         scale = {**group_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}
     words = "the scaling of the checkpoint's config.json"

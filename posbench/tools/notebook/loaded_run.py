@@ -19,7 +19,7 @@ from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK, WITHOUT_FILE
 from posbench.evaluation.registry import protocol as evaluator
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.trusted import trusted_config
 from posbench.report.frame import read_rows, row_frame
 from posbench.results.run_metadata import read_metadata
@@ -287,7 +287,7 @@ class LoadedRun:
         import torch
 
         from posbench.position.interfaces import Extension, ScaleAttention
-        from posbench.position.legality import check
+        from posbench.position.legality import verdict_of
 
         n = _number_of_tokens(n, max_new_tokens)
         if not isinstance(n, int) or n < 1 or temperature < 0:
@@ -296,13 +296,13 @@ class LoadedRun:
                 " least 0."
             )
         encoding = self.model.encoding
-        extension = make(chosen_node("extension", extension, {}), kind=Extension)
+        extension = make_method(chosen_node("extension", extension, {}), kind=Extension)
         scale_node = chosen_node("scale_attention", scale_attention, {})
-        scale = make(scale_node, encoding.shape, kind=ScaleAttention)
+        scale = make_method(scale_node, encoding.shape, kind=ScaleAttention)
         ids = self.encode(text)[0].tolist()
         if not ids:
             raise ConfigError("text='' has no token to continue: give some text.")
-        check(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
+        verdict_of(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
         generator = torch.Generator().manual_seed(seed)
         n_prompt = len(ids)
         for _ in range(n):

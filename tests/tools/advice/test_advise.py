@@ -20,7 +20,7 @@ from posbench.common.outcome import Outcome
 from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan as position_plan
 from posbench.results.evaluation import load_evaluation
 from posbench.runs.directory import Run
@@ -307,7 +307,7 @@ def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length)
     encoding = Rope(Shape(16, 1, 2, 2, 16))
     extension, _ = option_by_length(family).methods_at(length, 16)
     ours, theirs = (
-        position_plan(encoding, make(one), length=length)
+        position_plan(encoding, make_method(one), length=length)
         for one in (extension, node("extension", family))
     )
     for a, b in zip(ours.layers, theirs.layers, strict=True):

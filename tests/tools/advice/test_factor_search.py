@@ -19,7 +19,7 @@ from test_advise import checkpoint_and_text
 import posbench
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape, Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.tools.factors import factor_search
 from posbench.tools.factors.critical import critical_space
 from posbench.tools.factors.evolution import (
@@ -470,8 +470,8 @@ def test_factors_beyond_training_and_the_original_frequencies_within(world, capf
     assert "extension.mode=dynamic extension.target_len=null" in line
     node = yaml.safe_load((world / "mixed/extension/longrope_128.yaml").read_text())
     spectrum = Rope(Shape(16, 1, 2, 2, 32)).spectrum()
-    mixed = make({**node, "mode": "dynamic", "target_len": None})
-    fixed = make(node)
+    mixed = make_method({**node, "mode": "dynamic", "target_len": None})
+    fixed = make_method(node)
     for length in (8, 32, 33, 128):
         span = Span(32, length, int(mixed.target_len(length)))
         freq_F = mixed.spectrum(spectrum, span).freq_F

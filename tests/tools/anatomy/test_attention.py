@@ -31,7 +31,7 @@ from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.model.kernels import blocks
 from posbench.model.memory import tensor_mib
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
@@ -44,7 +44,7 @@ LENGTH, QUERIES = 3 * TRAIN_LEN + 1, 5
 WHOLE = [
     name
     for name in choices("extension")
-    if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
+    if fed_length(make_method(node("extension", name)), TRAIN_LEN, LONG) == LONG
 ]
 TRIPLES = [triple for triple in legal_pairs(LONG) + scaled_sample(LONG, 20) if triple[1] in WHOLE]
 TRIPLES = with_attention(TRIPLES)
@@ -101,7 +101,7 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
     encoding, extension, scale = make_triple(*triple)
     plan = make_plan(encoding, extension, scale, length=LENGTH, trained_scale=trained)
     number = next(n for n, layer in enumerate(plan.layers) if not layer.encoding.mixes)
-    layer = plan.reading(tokens(LENGTH, batch=1)).layers[number]
+    layer = plan.for_text(tokens(LENGTH, batch=1)).layers[number]
     module, (_, x) = (
         small_model(encoding).layers[number].self_attn,
         attention_inputs(encoding, LENGTH),

@@ -13,9 +13,9 @@ from hf_models import checkpoint
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
-from posbench.position.fixed_frequencies import frequencies as of_extension
+from posbench.position.fixed_frequencies import pure_spectrum as of_extension
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.words import HF, SGLANG, TOOL_FLAGS, TOOL_POSBENCH, VLLM
 
@@ -127,10 +127,10 @@ def test_posbench_with_its_words_has_the_same_frequencies(bare, name):
         given = OmegaConf.from_dotlist(
             [word.removeprefix("extension.") for word in typed if word.startswith("extension.")]
         )
-        extension = make(
+        extension = make_method(
             OmegaConf.to_container(OmegaConf.merge(node("extension", words["extension"]), given))
         )
-        encoding = make(
+        encoding = make_method(
             {**node("encoding", "rope"), "base": 2e4}, small_shape(trained, d_model=256, n_head=4)
         )
         span = Span(trained, max(trained, length), extension.target_len(length))

@@ -23,7 +23,7 @@ from posbench.model.build import load_model
 from posbench.model.inplace.reader import Reader
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import Layer
-from posbench.position.plan import training_plans
+from posbench.position.plan import training_plan_maker
 from posbench.position.trusted import trained_config
 from posbench.runs.directory import Run
 from posbench.training.trainer import Trainer
@@ -213,7 +213,7 @@ def stepped(corpus, folder, *stops):
     )
     for stop in stops:
         model = Reader(tiny("gpt_neox", vocab_size=256), 32, YARN, 16).requires_grad_(True)
-        plans = training_plans(model.encoding, None, "cpu", 0)
+        plans = training_plan_maker(model.encoding, None, "cpu", 0)
         trainer = Trainer(model, corpus, config, 0, torch.device("cpu"), plans)
         if stop != stops[0]:
             trainer.resume(folder)
@@ -240,7 +240,7 @@ def test_gradients_are_those_of_transformers_own_loss():
     )
     ids, targets = text(2, 40)[:, :-1], text(2, 40)[:, 1:].clone()
     targets[:, :5] = -100
-    plan = training_plans(model.encoding, None, "cpu", 0)(39, None)
+    plan = training_plan_maker(model.encoding, None, "cpu", 0)(39, None)
     loss = model.loss(ids, targets, plan)
     theirs = torch.nn.functional.cross_entropy(own(ids).logits.flatten(0, 1), targets.flatten())
     loss.backward(), theirs.backward()

@@ -15,7 +15,7 @@ from script_calls import call
 from spoils import write_text
 from test_oracles import ours, reference
 
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.results.evaluation import load_evaluation
 from posbench.tools.identify import command as command
 from posbench.tools.identify.compare import CANNOT_TELL, IDENTIFIED, NONE_OF_THEM, judge_setting
@@ -355,7 +355,7 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
     with the mistaken values.
     """
     one = {one.name: one for one in setting_candidates(64, 4.0, 512)}[name]
-    freq_F, temperature = ours(make(one.extension), 64, 1e4, 64, 256)
+    freq_F, temperature = ours(make_method(one.extension), 64, 1e4, 64, 256)
     kind = {"dynamic": "dynamic", "llama3": "llama3"}.get(name.split("_")[0], "yarn")
     more = {
         "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -368,7 +368,7 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
 
 def test_a_lost_base_is_transformers_setting_without_rope_theta():
     one = {one.name: one for one in setting_candidates(8192, 4.0, 512, base=1e5)}["yarn_base_lost"]
-    freq_F, temperature = ours(make(one.extension), 64, 1e5, 8192, 2048)
+    freq_F, temperature = ours(make_method(one.extension), 64, 1e5, 8192, 2048)
     wanted_F, amplitude = reference("yarn", 64, 1e4, 8192, 2048, factor=4.0)
     np.testing.assert_allclose(freq_F, wanted_F, rtol=2e-6)
     assert temperature == pytest.approx(amplitude**2)

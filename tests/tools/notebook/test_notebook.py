@@ -17,7 +17,7 @@ from test_cli import TINY
 import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import SCHEMAS
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
 from posbench.runs.rows import COLUMNS, VOLATILE
 
@@ -250,7 +250,7 @@ def test_a_folder_without_a_finished_training_is_refused(folder):
 
 
 def test_a_model_without_a_plan_reads_no_position_that_it_lacks():
-    model = small_model(make(node("encoding", "learned"), small_shape()))
+    model = small_model(make_method(node("encoding", "learned"), small_shape()))
     assert model(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 50)
     with pytest.raises(ConfigError, match="encoding=learned has no position 16"):
         model(torch.zeros(1, 17, dtype=torch.long))
