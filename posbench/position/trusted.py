@@ -89,7 +89,7 @@ class Source(NamedTuple):
 def _is_allowed(target: object, sources: list[Source]) -> bool:
     """True if `target` is a class that an allowed module defines.
 
-    >>> _allowed("posbench.sweep.child_processes.subprocess.Popen", [])
+    >>> _is_allowed("posbench.sweep.child_processes.subprocess.Popen", [])
     False
     """
     if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):

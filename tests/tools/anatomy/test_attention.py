@@ -211,9 +211,9 @@ def test_an_imported_checkpoint_attends_as_transformers_says(tmp_path, kind):
         .eval()
     )
     protocol = FixedTargets(made)
-    index_NL = protocol.index(np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64)[
-        :, :-1
-    ]
+    index_NL = protocol.indices_up_to_targets(
+        np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64
+    )[:, :-1]
     attentions = theirs(
         torch.from_numpy(TEXT.tokens[index_NL].astype(np.int64)), output_attentions=True
     ).attentions
