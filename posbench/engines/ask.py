@@ -42,7 +42,9 @@ class EngineModel(nn.Module):
 
 
 @contextmanager
-def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator[EngineModel]:
+def running_engine(
+    run: Run, cfg: JobConfig, device: str, fingerprint: str
+) -> Iterator[EngineModel]:
     """Context with the engine of a job, ready to answer. The first time it makes the run.
 
     Raises ConfigError and RunError as Engine.start."""
@@ -58,13 +60,13 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
             run.write_config(cfg.as_dict())
             provenance = collect_provenance(cfg.seed, device, fingerprint, n_parameters=None)
             run.write_provenance({**provenance, "engine": facts})
-            run.write_summary(_summary(cfg, facts, time.perf_counter() - began))
+            run.write_summary(_training_summary(cfg, facts, time.perf_counter() - began))
         yield EngineModel(engine, make_encoding(cfg))
     finally:
         engine.stop()
 
 
-def _summary(cfg: JobConfig, facts: dict, seconds: float) -> dict:
+def _training_summary(cfg: JobConfig, facts: dict, seconds: float) -> dict:
     """Content of train.json for a model that was not trained here."""
     return {
         "loss": None,
@@ -128,7 +130,7 @@ class EngineScorer(Scorer):
                         "An engine does not give the losses of choices, which this task needs:"
                         " choose one in words."
                     )
-                future = ask(engine, text_with_targets(fed_1L[0], target_1R[0]), n_rows)
+                future = request_losses(engine, text_with_targets(fed_1L[0], target_1R[0]), n_rows)
                 scored_R = target_1R[0] != IGNORED
                 requests[future] = _Request(row, key, scored_R, time.perf_counter())
                 if len(requests) >= engine.at_once:
@@ -169,7 +171,7 @@ class EngineScorer(Scorer):
             self.progress(length)
 
 
-def ask(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
+def request_losses(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
     """Future of Engine.losses.
 
     A thread that waits for an answer, unlike one of a pool, does not outlive an interrupted

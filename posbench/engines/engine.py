@@ -19,8 +19,8 @@ from posbench.position.instantiate import class_and_arguments
 from posbench.pretrained.import_config import trained_elsewhere
 from posbench.pretrained.outline import Outline
 
-ENCODING = "posbench.encodings.served.Served"
-ALLOWED = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
+SERVED_ENCODING = "posbench.encodings.served.Served"
+ALLOWED_METHODS = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
 Float = Annotated[float, float]  # type of an argument: a float, also where 1 is typed for 1.0
 
 
@@ -101,7 +101,7 @@ def config_from_engine(cfg: dict) -> dict:
     facts = {**served.identity, "vocab_size": served.vocab_size, "bos": served.bos}
     outline = Outline(
         model=replace(served.model, engine=node, checkpoint=facts),
-        encoding={"_target_": ENCODING, "engine": engine.kind, **served.settings},
+        encoding={"_target_": SERVED_ENCODING, "engine": engine.kind, **served.settings},
         vocab_size=served.vocab_size,
         bos=served.bos,
         length=served.train_len,
@@ -112,7 +112,7 @@ def config_from_engine(cfg: dict) -> dict:
 def _check_methods(cfg: dict, engine: Engine) -> None:
     """Raise ConfigError for methods and trainings that an engine does not take."""
     model = f"model={engine.kind}"
-    for group, names in ALLOWED.items():  # those that leave the positions as they are
+    for group, names in ALLOWED_METHODS.items():  # those that leave the positions as they are
         name = method_name(cfg[group])
         if name not in names:
             raise ConfigError(

@@ -11,15 +11,16 @@ from posbench.common.errors import ConfigError, RunError, first_line
 from posbench.common.secret import KEY, masked, secret_key
 from posbench.config.typed_args import shown
 
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which the same request may succeed
-UNAUTHORIZED = (401, 403)
-LONGEST = 60.0  # seconds between two tries, at most
-CONNECT = 20  # seconds to wait for a connection
+# of answers after which the same request may succeed
+RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+KEY_STATUSES = (401, 403)
+LONGEST_PAUSE = 60.0  # seconds between two tries, at most
+CONNECT_SECONDS = 20  # seconds to wait for a connection
 # bytes of an answer, beside those of each token; a list of models has up to 1 MiB
-LARGEST = 4 * 2**20
+LARGEST_ANSWER = 4 * 2**20
 # bytes of an answer for each token that was asked for; servers write up to 200
-LARGEST_OF_TOKEN = 1024
-BEGINNING = 4096  # bytes of an answer of which a sentence may quote some
+LARGEST_PER_TOKEN = 1024
+QUOTED_BYTES = 4096  # bytes of an answer of which a sentence may quote some
 
 
 class Answer(NamedTuple):
@@ -35,10 +36,11 @@ class Answer(NamedTuple):
         """Status and beginning as a sentence quotes them, such as "500, {"error": ...".
 
         The key is hidden before they are cut."""
-        return f"{self.status}, {shown(masked(self.content[:BEGINNING].decode(errors='replace')))}"
+        beginning = self.content[:QUOTED_BYTES].decode(errors="replace")
+        return f"{self.status}, {shown(masked(beginning))}"
 
 
-class _Passing(Exception):
+class _PassingFault(Exception):
     """Fault that another try may mend, and the seconds after which the server wants it."""
 
     def __init__(self, fault: str, retry_after: float = math.nan):
@@ -59,7 +61,7 @@ class Client:
         self.connections = httpx.Client(
             base_url=url,
             headers=_headers(),
-            timeout=httpx.Timeout(timeout, connect=CONNECT),
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=connections),
         )
 
@@ -84,12 +86,12 @@ class Client:
         for attempt in range(tries):
             try:
                 return self._try(method, path, body, error, tokens)
-            except _Passing as passing:
+            except _PassingFault as passing:
                 fault = passing
             # seconds that the server names, else 1, 2, 4, ...
             pause = fault.retry_after if math.isfinite(fault.retry_after) else 2.0**attempt
             last = attempt + 1 == tries
-            if not last and self.closed.wait(min(max(pause, 0.0), LONGEST)):
+            if not last and self.closed.wait(min(max(pause, 0.0), LONGEST_PAUSE)):
                 break
         raise error(
             f"{self.url}{path} does not answer as it should ({fault}): see that it runs, and run"
@@ -99,15 +101,15 @@ class Client:
     def _try(
         self, method: str, path: str, body: dict | None, error: type[Exception], tokens: int
     ) -> Any:
-        """JSON of an answer. Raises _Passing where another try may succeed, else as `ask`."""
+        """JSON of an answer. Raises _PassingFault where another try may succeed, else as `ask`."""
         import httpx
 
-        largest = LARGEST + LARGEST_OF_TOKEN * tokens
+        largest = LARGEST_ANSWER + LARGEST_PER_TOKEN * tokens
         try:
             answer = self._read(method, path, body, largest)
         # RuntimeError where `close` was called
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
-            raise _Passing(f"{type(cause).__name__}: {first_line(cause)}") from cause
+            raise _PassingFault(f"{type(cause).__name__}: {first_line(cause)}") from cause
         if len(answer.content) > largest:
             raise error(
                 f"{self.url}{path} answers with more than {largest / 2**20:,.0f} MiB, too much for"
@@ -115,20 +117,20 @@ class Client:
             )
         if answer.status != 200:
             self._check_status(answer, path, error)
-            raise _Passing(answer.quoted(), answer.retry_after)
+            raise _PassingFault(answer.quoted(), answer.retry_after)
         try:
             return json.loads(answer.content)
         except (ValueError, RecursionError) as cause:
-            raise _Passing(f"{answer.quoted()}, which is no JSON") from cause
+            raise _PassingFault(f"{answer.quoted()}, which is no JSON") from cause
 
     def _check_status(self, answer: Answer, path: str, error: type[Exception]) -> None:
         """Raise an error for a status after which the same request cannot succeed."""
-        if answer.status in UNAUTHORIZED:
+        if answer.status in KEY_STATUSES:
             raise ConfigError(
                 f"{self.url} does not take the key ({answer.status}): set {KEY} to one that it"
                 " takes."
             )
-        if answer.status not in AGAIN:
+        if answer.status not in RETRIED_STATUSES:
             raise error(
                 f"{self.url}{path} refuses what it is asked ({answer.quoted()}): see that it is a"
                 " server of completions, and what it takes."

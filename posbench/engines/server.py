@@ -50,13 +50,13 @@ SETTINGS = (
     "kv_cache_dtype",
     "quantization",
 )
-RESERVED = 2  # tokens behind a text that servers want room for
-LEAST = -9999.0  # what vLLM writes for -inf
+RESERVED_TOKENS = 2  # tokens behind a text that servers want room for
+LEAST_LOGPROB = -9999.0  # what vLLM writes for -inf
 LARGEST_LOGPROB = 1e-3  # above 0 by rounding
-LISTED = 20  # names that a sentence may list
+MOST_LISTED = 20  # names that a sentence may list
 LONGEST_NAME = 4096  # characters of a name that a server gives
-ECHOED = {"max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
-SCORED = {
+ECHO_SETTINGS = {"max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+SGLANG_SETTINGS = {
     "sampling_params": {"max_new_tokens": 1, "temperature": 0},
     "return_logprob": True,
     "logprob_start_len": 0,
@@ -153,7 +153,7 @@ class Server(Engine):
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [R] as Engine.losses, from the echo of the whole text."""
-        logprobs, likeliest = self._scored(ids_L1.tolist())
+        logprobs, is_likeliest = self._logprobs_and_likeliest(ids_L1.tolist())
         last_logprobs = logprobs[-n_rows:]
         for row, logprob in enumerate(last_logprobs):
             if logprob is None:
@@ -170,7 +170,7 @@ class Server(Engine):
                     " leave this length out of evaluate.lengths."
                 )
         nll_R = -np.array(last_logprobs, np.float32).clip(max=0)  # above 0 by rounding
-        return nll_R, np.array(likeliest[-n_rows:], bool)
+        return nll_R, np.array(is_likeliest[-n_rows:], bool)
 
     def stop(self) -> None:
         if self.client:
@@ -206,14 +206,14 @@ class Server(Engine):
             longest = _positive_int(meta.get("n_ctx"))
         return {
             "id": name,
-            "owned_by": _name(model.get("owned_by")),
-            "root": _name(model.get("root")),
+            "owned_by": _short_text(model.get("owned_by")),
+            "root": _short_text(model.get("root")),
             "max_model_len": longest,
         }
 
     def _check_use(self, length: int) -> None:
         """Raise ConfigError for texts that are too long, and for a server that scores none."""
-        if self.longest and length > self.longest - RESERVED:
+        if self.longest and length > self.longest - RESERVED_TOKENS:
             raise ConfigError(
                 f"evaluate.lengths holds {length}, and {self.url} reads {self.longest}, two behind"
                 " a text: leave it out."
@@ -255,7 +255,7 @@ class Server(Engine):
         if writes_bos:
             tokens = tokens[1:]
             self.bos_text = ""
-        if len(tokens) != len(ids) or not all(map(self._may_be, tokens, ids)):
+        if len(tokens) != len(ids) or not all(map(self._may_stand_for, tokens, ids)):
             raise ConfigError(
                 f"data.tokenizer makes {len(ids)} tokens where {self.url} makes {len(tokens)} or"
                 " others: give the served one."
@@ -267,7 +267,7 @@ class Server(Engine):
         They show whether its tokenizer is that of the evaluation.
         """
         if self.owner == SGLANG:
-            answer = self._post("/generate", {"text": PROBE_TEXT, **SCORED})
+            answer = self._post("/generate", {"text": PROBE_TEXT, **SGLANG_SETTINGS})
             return [entry[1] for entry in answer["meta_info"]["input_token_logprobs"]]
         if not self.takes_ids:
             answer = self._post("/extras/tokenize", {"model": self.name, "input": PROBE_TEXT})
@@ -277,7 +277,7 @@ class Server(Engine):
             "prompt": PROBE_TEXT,
             "add_special_tokens": False,
             "return_tokens_as_token_ids": True,
-            **ECHOED,
+            **ECHO_SETTINGS,
         }
         answer = self._post("/v1/completions", request)
         # The last one is the token that the server was made to write behind the text.
@@ -296,7 +296,7 @@ class Server(Engine):
                         settings[key] = answer[key]
         return settings
 
-    def _scored(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
+    def _logprobs_and_likeliest(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
         """Log probability of each token but the first, and whether it was the likeliest: [L] each.
 
         Raises RunError for an answer without them, or about other tokens than `ids`."""
@@ -305,7 +305,7 @@ class Server(Engine):
             echo = _echo_of_sglang(answer) if self.owner == SGLANG else _echo_of_completion(answer)
             if not self.takes_ids:  # llama-cpp-python leaves the BOS out of its echo
                 echo = echo.behind_bos()
-            likeliest = echo.likeliest()
+            is_likeliest = echo.is_likeliest()
         except MALFORMED as error:
             raise self._no_probabilities(answer) from error
         if echo.count != len(ids):
@@ -317,24 +317,24 @@ class Server(Engine):
         if not len(echo.tokens) == len(echo.logprobs) >= len(ids):
             raise self._no_probabilities(answer)
         for at, (token, index) in enumerate(zip(echo.tokens, ids, strict=False)):
-            if not self._may_be(token, index):
+            if not self._may_stand_for(token, index):
                 piece = shown(self.tokenizer.decode([index]))
                 raise RunError(
                     f"{self.url} has {shown(token)} as token {at} of a text, data.tokenizer"
                     f" {piece}: give the served one."
                 )
-        return echo.logprobs[1 : len(ids)], likeliest[1 : len(ids)]
+        return echo.logprobs[1 : len(ids)], is_likeliest[1 : len(ids)]
 
     def _post_ids(self, ids: list[int]) -> Any:
         """JSON of the answer about a text of these tokens."""
         if self.owner == SGLANG:
-            return self._post("/generate", {"input_ids": ids, **SCORED}, len(ids))
+            return self._post("/generate", {"input_ids": ids, **SGLANG_SETTINGS}, len(ids))
         prompt: list[int] | str = ids
         if not self.takes_ids:
             has_bos = self.first_id is not None and ids[0] == self.first_id
             rest = ids[1:] if has_bos else ids
             prompt = self.bos_text + self.tokenizer.decode(rest)
-        request = {"model": self.name, "prompt": prompt, **ECHOED}
+        request = {"model": self.name, "prompt": prompt, **ECHO_SETTINGS}
         if self.owner == VLLM:
             request["return_tokens_as_token_ids"] = True
         return self._post("/v1/completions", request, len(ids))
@@ -343,7 +343,7 @@ class Server(Engine):
         """JSON of the answer to a text of so many tokens. Raises RunError."""
         return self.client.ask("POST", path, request, tries=1 + self.retries, tokens=tokens)
 
-    def _may_be(self, token: str | int | None, index: int) -> bool:
+    def _may_stand_for(self, token: str | int | None, index: int) -> bool:
         """True if a token as the server writes it may be the id `index`.
 
         Pieces of characters are written in many ways, so only ASCII is compared."""
@@ -381,7 +381,7 @@ class _Echo(NamedTuple):
         """Entries with one for a BOS, which has no probability."""
         return _Echo([None, *self.tokens], [None, *self.logprobs], [None, *self.tops], self.count)
 
-    def likeliest(self) -> list[bool]:
+    def is_likeliest(self) -> list[bool]:
         """For each token whether none was likelier."""
         return [
             logprob is not None and logprob >= max(top)
@@ -408,7 +408,7 @@ def _echo_of_completion(answer: Any) -> _Echo:
 
 def _is_logprob(value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and LEAST < value <= LARGEST_LOGPROB
+    return is_number and LEAST_LOGPROB < value <= LARGEST_LOGPROB
 
 
 def _positive_int(value: object) -> int | None:
@@ -426,11 +426,11 @@ def _positive_int(value: object) -> int | None:
 
 def _listed_names(names: Iterable[str]) -> str:
     """The first names in a sentence, such as "a, b, others"; "none" without any."""
-    first = [shown(name) for name in itertools.islice(names, LISTED + 1)]
-    if len(first) > LISTED:
-        first[LISTED] = "others"
+    first = [shown(name) for name in itertools.islice(names, MOST_LISTED + 1)]
+    if len(first) > MOST_LISTED:
+        first[MOST_LISTED] = "others"
     return ", ".join(first) or "none"
 
 
-def _name(value: object) -> str | None:
+def _short_text(value: object) -> str | None:
     return value[:LONGEST_NAME] if isinstance(value, str) else None

@@ -109,7 +109,7 @@ def cells(run: Run, config: JobConfig) -> list[EvaluationCell]:
     evaluate = config.evaluate
     for key in ("chat", "rivals"):
         value = getattr(evaluate, key)
-        if value and not _tasks(config):
+        if value and not _tasks_in_words(config):
             raise ConfigError(
                 f"evaluate.{key}={shown(value)} is for questions of evaluate.tasks, and there are"
                 " none: choose some, such as niah_multikey_1, or leave it out."
@@ -119,11 +119,11 @@ def cells(run: Run, config: JobConfig) -> list[EvaluationCell]:
     for name in evaluate.protocol:
         evaluator = protocol(name)
         for scored in (name, *evaluator.also_scores):
-            for with_task in each_task(config, scored):
+            for with_task in configs_by_task(config, scored):
                 is_reference = scored != name
                 result.append(make_cell(run, with_task, scored, *methods, reference=is_reference))
         if evaluator.floor and evaluate.floor:  # protocol of the floor; whether it is wanted
-            result += _references(run, config, evaluator.floor)
+            result += _reference_cells(run, config, evaluator.floor)
     return result
 
 
@@ -149,7 +149,7 @@ def check_used(evaluate: EvaluateConfig, protocols: list[str]) -> None:
             )
 
 
-def each_task(config: JobConfig, name: str) -> list[JobConfig]:
+def configs_by_task(config: JobConfig, name: str) -> list[JobConfig]:
     """Configurations of the evaluations of a protocol, one for each task that it asks in words.
 
     A protocol without such tasks has `config` alone. Raises ConfigError for a protocol that cannot
@@ -160,7 +160,7 @@ def each_task(config: JobConfig, name: str) -> list[JobConfig]:
     trained_on_task = data["tokenizer"] == TASK
     if trained_on_task:
         _check_task_data(config, name, asks_questions)
-    tasks = _tasks(config)
+    tasks = _tasks_in_words(config)
     asks_mix = data.get("mix") and not tasks  # questions of the task that the text is mixed with
     if not asks_questions or trained_on_task or asks_mix:
         return [config]
@@ -171,8 +171,8 @@ def each_task(config: JobConfig, name: str) -> list[JobConfig]:
             " data=mqar or 'data.mix={task: mqar, share: 0.5}'."
         )
     nodes = [_task_node(task) for task in tasks]
-    rivals = _rivals(nodes, config.evaluate.rivals)
-    settings = replace(config.evaluate, chat=_chat(config))
+    rivals = _rivals_of_tasks(nodes, config.evaluate.rivals)
+    settings = replace(config.evaluate, chat=_chat_template(config))
     return [
         replace(config, evaluate=replace(settings, tasks=[node], rivals=count))
         for node, count in zip(nodes, rivals, strict=True)
@@ -200,7 +200,7 @@ def _task_node(task: str | dict) -> dict:
     return {"name": name, **chosen_node("task", task, {}, yamls=yamls("task"))}
 
 
-def _rivals(nodes: list[dict], most: int) -> list[int]:
+def _rivals_of_tasks(nodes: list[dict], most: int) -> list[int]:
     """evaluate.rivals of each task: `most`, or 0 for one without other values in its text.
 
     Raises ConfigError if none has any.
@@ -217,7 +217,7 @@ def _rivals(nodes: list[dict], most: int) -> list[int]:
     return rivals
 
 
-def _tasks(config: JobConfig) -> list | None:
+def _tasks_in_words(config: JobConfig) -> list | None:
     """Tasks that are asked in words: evaluate.tasks, or that of the training's mix in words."""
     mix = config.data.get("mix")
     if config.evaluate.tasks or not mix or not is_text_task(mix["source"]):
@@ -225,7 +225,7 @@ def _tasks(config: JobConfig) -> list | None:
     return [{"name": mix["task"], **mix["source"]}]
 
 
-def _chat(config: JobConfig) -> bool | dict:
+def _chat_template(config: JobConfig) -> bool | dict:
     """Chat template of the checkpoint's tokenizer, if evaluate.chat is true; else False.
 
     Raises ConfigError where there is none.
@@ -244,7 +244,7 @@ def _chat(config: JobConfig) -> bool | dict:
     return chat_template(config.data["tokenizer"]) if chat else False
 
 
-def _references(run: Run, config: JobConfig, name: str) -> list[EvaluationCell]:
+def _reference_cells(run: Run, config: JobConfig, name: str) -> list[EvaluationCell]:
     """The two evaluations that others of protocol `name` are compared with; [] if impossible.
 
     One gives every target exactly train_len tokens of context: the floor. The other gives it half

@@ -43,9 +43,9 @@ NOTED_SECONDS = 1.0
 # between looks for a signal: a kernel may hand it to another thread, and Python runs handlers in
 # the main one alone
 NOTICE_SECONDS = 0.1
-CONTEXT = 700 * 2**20  # bytes that a process takes on a GPU before it has a tensor there
-ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CUDA_CONTEXT_BYTES = 700 * 2**20  # bytes that a process takes on a GPU before it has a tensor there
+GPU_MEMORY_COMMAND = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildEnd(NamedTuple):
@@ -64,7 +64,9 @@ class Children(Signals):
 
     def __init__(self, live: Live, threads: int, command: str) -> None:
         # under nohup SIGHUP stays ignored
-        super().__init__([stop for stop in STOPS if signal.getsignal(stop) != signal.SIG_IGN])
+        super().__init__(
+            [stop for stop in STOP_SIGNALS if signal.getsignal(stop) != signal.SIG_IGN]
+        )
         self.live = live
         self.threads = threads
         self.command = command
@@ -108,7 +110,7 @@ class Children(Signals):
         if code < 0:  # Popen's code of a signal; 128 + signal is a shell's
             code = 128 - code
         # The child was stopped: this process may be about to note the same signal.
-        if code - 128 in STOPS and self.received is None:
+        if code - 128 in STOP_SIGNALS and self.received is None:
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
             outcomes = [self._unwritten_outcome(code, tail)]
@@ -192,7 +194,7 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
             check_share(processes, train.tokens_per_step, train.train_len)
 
 
-def needed(job: Job) -> int:
+def needed_gpu_bytes(job: Job) -> int:
     """Estimate of the bytes that a job keeps on a GPU.
 
     These are weights, gradients and AdamW's averages in float32, and what a step keeps in bf16: of
@@ -206,7 +208,7 @@ def needed(job: Job) -> int:
     in_weights = 16 * model_size(job.config).parameters  # four numbers of 4 bytes
     in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)  # 2 bytes
     in_scores = 4 * tokens * vocabulary(job.config)  # 4 bytes
-    return CONTEXT + in_weights + in_layers + in_scores
+    return CUDA_CONTEXT_BYTES + in_weights + in_layers + in_scores
 
 
 def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
@@ -220,11 +222,12 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     if parallel == 1 or not on_gpu or not any(map(os.path.exists, GPU_FILES)):
         return parallel
     try:
-        answer = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
+        options = {"capture_output": True, "text": True, "timeout": 20, "check": True}
+        answer = subprocess.run(GPU_MEMORY_COMMAND, **options).stdout
         smallest = min(int(line) for line in answer.split()) * 2**20  # it answers in MiB
     except (OSError, ValueError, subprocess.SubprocessError):
         return parallel  # nothing is known of the memory, so the user's number stands
-    largest_need = max(needed(job) for job in on_gpu)
+    largest_need = max(needed_gpu_bytes(job) for job in on_gpu)
     most = max(1, smallest // largest_need)
     if parallel <= most:
         return parallel
@@ -258,7 +261,10 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
             Children(live, max(1, cores() // parallel), command) as children,
             futures.ThreadPoolExecutor(parallel) as pool,
         ):
-            threads = [pool.submit(_work, queue, children, len(jobs) == 1) for _ in range(parallel)]
+            only_job = len(jobs) == 1
+            threads = [
+                pool.submit(_results_of_thread, queue, children, only_job) for _ in range(parallel)
+            ]
             while futures.wait(threads, NOTICE_SECONDS).not_done:
                 pass  # Python runs the handler of a signal here, in the main thread
             results = [result for thread in threads for result in thread.result()]
@@ -273,7 +279,9 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     return results
 
 
-def _work(queue: deque[tuple[Job, bool]], children: Children, only_job: bool) -> list[Result]:
+def _results_of_thread(
+    queue: deque[tuple[Job, bool]], children: Children, only_job: bool
+) -> list[Result]:
     """Results of the jobs that one thread takes from the queue, until that is empty.
 
     Each item is a job, and whether its run was busy before. Several threads share a queue.
@@ -290,7 +298,7 @@ def _work(queue: deque[tuple[Job, bool]], children: Children, only_job: bool) ->
             break
         children.live.start(job.run.id)
         # Wait only for a job met twice: by then all others have had their turn.
-        result = children.call(job, busy_before or only_job, idle)
+        result = children.call(job, wait=busy_before or only_job, idle=idle)
         if result.code == BUSY and not result.outcomes:
             children.live.put_back(job.run.id)
             queue.append((job, True))

@@ -28,7 +28,7 @@ from posbench.sweep.ledger import TAIL, record
 from posbench.sweep.live_progress import Live
 from posbench.sweep.verdict import already_done
 
-ENDED = set(
+ENDED_STATES = set(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED"
     " TIMEOUT".split()
 )
@@ -53,7 +53,7 @@ class Submitted:
 class Queue:
     """Queue of one launcher's cluster. `states` is {task id: last state that it reported}."""
 
-    array = 1000  # tasks per array; the default of SLURM's MaxArraySize is 1001
+    tasks_per_array = 1000  # tasks per array; the default of SLURM's MaxArraySize is 1001
 
     def __init__(self, launcher: dict, command: str) -> None:
         self.slurm = launcher["via"] == "slurm"
@@ -84,10 +84,10 @@ class Queue:
         for job, spec, handle in zip(jobs, specs, handles, strict=True):
             log = handle.paths.stderr
             tasks.append(Submitted(job, spec, handle.job_id, log, handle))
-            write_json(_beside(spec, "task"), {"id": handle.job_id, "log": str(log)})
+            write_json(_file_beside(spec, "task"), {"id": handle.job_id, "log": str(log)})
         if self.slurm:
             number = plural(len(jobs), "training")
-            _say(f"{number} submitted to SLURM as job {_ids(tasks)}, logs in {self.folder}")
+            _say(f"{number} submitted to SLURM as job {_array_ids(tasks)}, logs in {self.folder}")
         return tasks
 
     def attach(self, queued: deque[Job]) -> list[Submitted]:
@@ -124,14 +124,14 @@ class Queue:
         names = set(os.listdir(self.folder))
         results = []
         for task in tasks:
-            outcome = _beside(task.spec, "outcome")
+            outcome = _file_beside(task.spec, "outcome")
             if outcome.name in names:
                 results.append((task, self._written_result(task)))
             elif task.lost and now - task.lost > LOST_SECONDS:
                 results.append((task, self._lost_result(task)))
             else:
                 continue
-            for path in (task.spec, _beside(task.spec, "task"), outcome):
+            for path in (task.spec, _file_beside(task.spec, "task"), outcome):
                 path.unlink(missing_ok=True)
         return results
 
@@ -152,11 +152,11 @@ class Queue:
 
     def _has_ended(self, task: Submitted) -> bool:
         """True if the cluster says that the task ended, or no longer knows it."""
-        return self.states.get(task.id, "CANCELLED") in ENDED
+        return self.states.get(task.id, "CANCELLED") in ENDED_STATES
 
     def _written_result(self, task: Submitted) -> Result:
         """Result of a task by its outcome file."""
-        content = read_json(_beside(task.spec, "outcome"))
+        content = read_json(_file_beside(task.spec, "outcome"))
         outcomes = [Outcome(**values) for values in content["outcomes"]]
         file = Path(os.path.relpath(content["file"])) if content["file"] else None
         return Result(task.job, content["code"], outcomes, content["seconds"], file)
@@ -194,11 +194,11 @@ class Queue:
         self.states = {name.removesuffix("_N/A"): state for name, state in pairs}
 
 
-def _beside(spec: Path, kind: str) -> Path:
+def _file_beside(spec: Path, kind: str) -> Path:
     return spec.with_name(f"{spec.name}.{kind}")
 
 
-def _ids(tasks: list[Submitted]) -> str:
+def _array_ids(tasks: list[Submitted]) -> str:
     """Ids of the tasks' arrays, each once, such as "7 8" for tasks 7_0, 7_1 and 8_0."""
     return " ".join(dict.fromkeys(task.id.partition("_")[0] for task in tasks))
 
@@ -222,7 +222,7 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
     try:
         while queued or tasks:
             while queued and len(tasks) < queue.room:
-                number = min(len(queued), queue.room - len(tasks), queue.array)
+                number = min(len(queued), queue.room - len(tasks), queue.tasks_per_array)
                 tasks += queue.submit([queued.popleft() for _ in range(number)])
             time.sleep(LOOK_SECONDS)
             for task, result in queue.ended(tasks):
@@ -231,7 +231,7 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
                 results.append(result)
             _show_states(live, queue, tasks)
     except KeyboardInterrupt:
-        ids = _ids(tasks)
+        ids = _array_ids(tasks)
         way = f"scancel {ids} ends them, saved" if queue.slurm else f"processes {ids}"
         _say(
             f"\nno longer waiting: {len(tasks)} trainings go on by themselves ({way}); the same"

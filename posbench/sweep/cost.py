@@ -3,7 +3,7 @@
 Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model
 size, of texts of the same model size, method, number format and about the same length. Where no
 such training is stored, some steps are made to time them, if a step is short.
-Work that took less than LEAST seconds is left out: most of it was beginning, which more work does
+Work that took less than LEAST_SECONDS is left out: most of it was beginning, which more work does
 not repeat.
 
 Where no such text is stored, those of a checkpoint are told by one layer measured now
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 
 # raised by damaged files
-DAMAGED = (
+ERRORS_OF_DAMAGED_RUNS = (
     *(ConfigError, RunError, OSError, KeyError, TypeError),
     *(ValueError, AttributeError, ZeroDivisionError),
 )
 # seconds from which the time of work is about proportional to it; below, what is done once decides
-LEAST = 1
-STEP_FLOP = 5e11  # largest training step that is made to measure its time
+LEAST_SECONDS = 1
+MOST_STEP_FLOP = 5e11  # largest training step that is made to measure its time
 BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
 
 # evaluations, each with its missing lengths
@@ -107,11 +107,11 @@ def model_size(config: JobConfig) -> ModelSize:
         head=head,
         tied=model.tied,
         width=width,
-        mixers=tuple(_mixers(config.encoding)),
+        mixers=tuple(_classes_without_attention(config.encoding)),
     )
 
 
-def _mixers(node: dict) -> Iterator[str]:
+def _classes_without_attention(node: dict) -> Iterator[str]:
     """Classes of an encoding, and of those in it, whose layers have no attention.
 
     Only posbench's: stored runs may name any class, and to ask it would import it."""
@@ -120,7 +120,7 @@ def _mixers(node: dict) -> Iterator[str]:
         yield target
     for argument in node.values():
         if isinstance(argument, dict):
-            yield from _mixers(argument)
+            yield from _classes_without_attention(argument)
 
 
 def vocabulary(config: JobConfig) -> int:
@@ -133,14 +133,14 @@ def vocabulary(config: JobConfig) -> int:
     elif tokenizer in ("bpe", TASK):
         entries = config.data.get("vocab_size", 0)
     else:
-        entries = _entries(tokenizer)
+        entries = _tokenizer_entries(tokenizer)
     bos = 1 if config.data.get("bos") else 0
     mix = config.data.get("mix") or {}
     return entries + bos + mix.get("vocab_size", 0)
 
 
 @functools.cache
-def _entries(tokenizer: str) -> int:
+def _tokenizer_entries(tokenizer: str) -> int:
     """Number of entries in the file of a tokenizer; 0 if it is not here or damaged."""
     from posbench.data.tokenizers import pretrained_file
 
@@ -218,15 +218,15 @@ class Timing:
         self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
         for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
-                with contextlib.suppress(*DAMAGED):
-                    self._add(Run(path))
+                with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS):
+                    self._add_run(Run(path))
 
     @property
     def basis(self) -> str:
         """Basis of the times, in words."""
         return " and ".join(self.bases)
 
-    def of_training(self, job: Job, at_once: int) -> float:
+    def seconds_of_training(self, job: Job, at_once: int) -> float:
         """Seconds of a training beside others.
 
         Raises ConfigError if nothing was measured, and a step takes long.
@@ -234,7 +234,7 @@ class Timing:
         model = model_size(job.config)
         train = job.config.train
         step = model.training(train.train_len) * train.tokens_per_step
-        if model not in self.training and step <= STEP_FLOP:
+        if model not in self.training and step <= MOST_STEP_FLOP:
             self._time_steps(job, model, step, threads=max(1, cores() // at_once))
         if model in self.stepped:
             basis = "some steps made just now"
@@ -242,26 +242,31 @@ class Timing:
             basis = "runs of this model size"
         else:
             basis = "runs of other sizes"
-        return self._trained(model, basis) * step * train.last_step
+        return self._seconds_per_training_flop(model, basis) * step * train.last_step
 
-    def of_validations(self, job: Job) -> float:
-        """Seconds of all validations of a training at several lengths. Raises as `of_text`."""
+    def seconds_of_validations(self, job: Job) -> float:
+        """Seconds of all validations of a training at several lengths.
+
+        Raises ConfigError where no training was timed.
+        """
         train = job.config.train
         seconds = 0.0
         for extension, text in validation_texts(job.config):
-            seconds += self.of_text(job, train.dtype, extension, NO_SCALE, text, measure=False)
+            seconds += self.seconds_of_text(
+                job, train.dtype, extension, NO_SCALE, text, measure=False
+            )
         return seconds * len(train.validation_steps)
 
     def _time_steps(self, job: Job, model: ModelSize, step: float, threads: int) -> None:
         """Make some steps of `step` FLOP, and keep their time as that of a training."""
         from posbench.training.time_training import step_seconds
 
-        with contextlib.suppress(*DAMAGED, RuntimeError):
+        with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS, RuntimeError):
             seconds = step_seconds(job.config, vocabulary(job.config), threads)
             self.training[model].append(seconds / step)
             self.stepped.add(model)
 
-    def of_text(
+    def seconds_of_text(
         self,
         job: Job,
         dtype: str,
@@ -280,7 +285,8 @@ class Timing:
             self.bases["stored evaluations of texts like these"] = None
             return statistics.median(rates) * model.forward(text)
         if not measure:
-            return self._trained(model, "arithmetic from trainings") * model.forward(text)
+            rate = self._seconds_per_training_flop(model, "arithmetic from trainings")
+            return rate * model.forward(text)
         key = (job.run.path, dtype)
         if key not in self.speeds:
             from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
@@ -289,7 +295,7 @@ class Timing:
         self.bases["one layer measured just now"] = None
         return self.speeds[key].seconds(text, extension, scale)
 
-    def _trained(self, model: ModelSize, basis: str) -> float:
+    def _seconds_per_training_flop(self, model: ModelSize, basis: str) -> float:
         """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted.
 
         Raises ConfigError without any.
@@ -298,11 +304,11 @@ class Timing:
         if not rates:
             rates = [rate for of_size in self.training.values() for rate in of_size]
         if not rates:
-            raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
+            raise ConfigError(f"nothing of {LEAST_SECONDS} s or more was measured here yet")
         self.bases[basis] = None
         return statistics.median(rates)
 
-    def _add(self, run: Run) -> None:
+    def _add_run(self, run: Run) -> None:
         """Add the times of a stored run: its training, and its evaluations."""
         nested = read_metadata(run.path).nested
         parts = ("encoding", "model", "data", "train")
@@ -310,13 +316,14 @@ class Timing:
         model = model_size(config)
         train_len = config.train.train_len
         summary = run.read_summary()
-        if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
+        if summary["tokens_per_second"] and summary["seconds"] >= LEAST_SECONDS:
             flop_per_second = summary["tokens_per_second"] * model.training(train_len)
             self.training[model].append(1 / flop_per_second)
         for path in run.eval_files():  # a damaged one leaves the others their times
-            with contextlib.suppress(*DAMAGED):
+            with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS):
                 content = read_json(path)
-                self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
+                seconds = _seconds_by_length(content["rows"])
+                self._add_texts(content["config"], seconds, model, train_len)
 
     def _add_texts(
         self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int
@@ -333,7 +340,7 @@ class Timing:
         if extension["_target_"] == RECOMPUTE:  # which crops a text to its window
             crop = extension.get("window") or train_len
         for length, took in seconds.items():
-            if took >= LEAST:
+            if took >= LEAST_SECONDS:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
                 key = _text_key(model, evaluate.dtype, extension, text)
                 self.text[key].append(took / model.forward(text))
@@ -346,7 +353,7 @@ def _text_key(
     return model, dtype, method_name(extension), round(math.log2(text.tokens))
 
 
-def _seconds(rows: list[dict]) -> dict[int, float]:
+def _seconds_by_length(rows: list[dict]) -> dict[int, float]:
     """Wall time of each length.
 
     A task counts once: the row of a depth has its share alone, that of the choice the same time.
@@ -390,14 +397,15 @@ def work_words(
         trains = [job.config.train for job in trainings]
         tokens = sum(train.last_step * train.tokens_per_step for train in trains)
         of_all = f"{len(trainings)} of {n_trainings} trainings to make"
-        parts.append(f"{of_all}, {_in_tokens(tokens)} tokens")
+        parts.append(f"{of_all}, {_number_of_tokens(tokens)} tokens")
         validation_tokens = sum(map(tokens_of_validations, trainings))
         if validation_tokens:
-            parts.append(f"their validations by length, {_in_tokens(validation_tokens)} tokens")
+            number = _number_of_tokens(validation_tokens)
+            parts.append(f"their validations by length, {number} tokens")
     if n_checkpoints:
         parts.append(f"{len(fresh) - len(trainings)} of {n_checkpoints} checkpoints to take")
     tokens = sum(text.texts * text.tokens for of_cell in texts for text in of_cell)
-    parts.append(f"{str(evaluations) or '0 evaluations'}, {_in_tokens(tokens)} tokens")
+    parts.append(f"{str(evaluations) or '0 evaluations'}, {_number_of_tokens(tokens)} tokens")
     return "; ".join(parts)
 
 
@@ -424,11 +432,11 @@ def time_words(
     # Jobs of one run follow each other, so no more run at once than there are runs.
     runs = {job.run.path for job in [*trainings, *(job for job, _, _ in missing)]}
     at_once = min(jobs[0].config.jobs, len(runs))
-    of_training = (timing.of_training(job, at_once) for job in trainings)
+    of_training = (timing.seconds_of_training(job, at_once) for job in trainings)
     training_words, training_seconds = _part_words(timing, "training", of_training)
     of_texts = _reading_seconds(timing, missing, texts)
     evaluation_words, _ = _part_words(timing, "evaluation", of_texts)
-    of_validations = (timing.of_validations(job) for job in trainings)
+    of_validations = (timing.seconds_of_validations(job) for job in trainings)
     validation_words, validation_seconds = _part_words(timing, "validation", of_validations)
     training_seconds += validation_seconds
     words = ", ".join(filter(None, [training_words, validation_words, evaluation_words]))
@@ -450,7 +458,7 @@ def _reading_seconds(
         # Of a checkpoint there is no training to infer from, so a layer is timed.
         measure = not job.config.trains
         for text in of_cell:
-            yield timing.of_text(job, cell.evaluate.dtype, *methods, text, measure=measure)
+            yield timing.seconds_of_text(job, cell.evaluate.dtype, *methods, text, measure=measure)
 
 
 def _part_words(timing: Timing, part: str, seconds: Iterable[float]) -> tuple[str, float]:
@@ -484,5 +492,5 @@ def disk_bytes(fresh: list[Job], missing: Missing) -> int:
     return weights + BYTES_PER_LOSS * losses
 
 
-def _in_tokens(tokens: int) -> str:
+def _number_of_tokens(tokens: int) -> str:
     return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,}"

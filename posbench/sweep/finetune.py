@@ -10,7 +10,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, method_name
 from posbench.config.schema import FinetuneConfig, JobConfig, TrainConfig
 
-LONGER = 4  # times the parent's training length, if nothing else is said
+DEFAULT_LENGTH_FACTOR = 4  # times the parent's training length, if nothing else is said
 
 
 def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConfig:
@@ -25,9 +25,9 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
             " choose test or validation."
         )
     # A new encoding is learned at the old length; without one, longer texts are the point.
-    usual_length = parent.train_len if tuning.encoding else LONGER * parent.train_len
+    usual_length = parent.train_len if tuning.encoding else DEFAULT_LENGTH_FACTOR * parent.train_len
     length = tuning.length or usual_length
-    target = _target(config, tuning, length)
+    target = _target_length(config, tuning, length)
     _check_trained_scale(parent, tuning)
     train = replace(
         parent,
@@ -49,7 +49,7 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
     return replace(config, encoding=encoding, extension=NO_EXTENSION, train=train)
 
 
-def _target(config: JobConfig, tuning: FinetuneConfig, length: int) -> int:
+def _target_length(config: JobConfig, tuning: FinetuneConfig, length: int) -> int:
     """Length in tokens for which a child's positions are made.
 
     Raises ConfigError if lengths contradict each other, or finetune.target_len has no effect.
@@ -73,7 +73,7 @@ def _target(config: JobConfig, tuning: FinetuneConfig, length: int) -> int:
     else:
         source, target = next(((key, named) for key, named in lengths.items() if named), ("", None))
         if target is None:
-            return max(length, LONGER * config.train.train_len)
+            return max(length, DEFAULT_LENGTH_FACTOR * config.train.train_len)
     if target < length:
         raise ConfigError(
             f"{source}={target} is shorter than a sequence of finetune.length={length}: raise it,"
@@ -100,7 +100,7 @@ def _check_target_used(config: JobConfig, tuning: FinetuneConfig) -> None:
 
 def _child_encoding(config: JobConfig, tuning: FinetuneConfig, target: int) -> dict:
     """Encoding of the child: that of the parent or finetune.encoding, with the extension in it."""
-    scaling = _trained_in(config.extension, config.train.train_len, target)
+    scaling = _scaling_arguments(config.extension, config.train.train_len, target)
     if tuning.encoding is None:
         return {**config.encoding, **scaling}
     if "base" not in tuning.encoding:  # nothing of the parent's encoding stays
@@ -134,7 +134,7 @@ def _check_trained_scale(parent: TrainConfig, tuning: FinetuneConfig) -> None:
         )
 
 
-def _trained_in(extension: dict, train_len: int, target: int) -> dict:
+def _scaling_arguments(extension: dict, train_len: int, target: int) -> dict:
     """Arguments of an encoding that has `extension` trained in.
 
     A factor that would follow each length is fixed at that of `target`.

@@ -23,7 +23,7 @@ from posbench.common.locks import Busy
 from posbench.common.outcome import BUSY, Outcome, outcome_of
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second, name_parent
 from posbench.data.corpus import Corpus, read_text_of
-from posbench.engines.ask import running
+from posbench.engines.ask import running_engine
 from posbench.evaluation.registry import protocol
 from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget
@@ -34,14 +34,14 @@ from posbench.sweep.jobs import Job
 from posbench.sweep.recorder import Recorder
 from posbench.sweep.train_job import (
     corpus_of,
+    delete_leftover_state,
     finish_parent,
     recorded_config,
     restore_config,
-    tidy,
     train,
 )
 from posbench.sweep.verdict import JobVerdict, judge_job
-from posbench.sweep.worker import SECRET, ended
+from posbench.sweep.worker import SECRET, end_line
 from posbench.training.distributed import World, join
 from posbench.training.trainer import Diverged
 
@@ -64,7 +64,7 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
     had_folder = job.run.path.exists()  # else a refused job leaves none behind
     finish_parent(job, wait, world)
     with job.run.lock(wait):
-        tidy(job.run)
+        delete_leftover_state(job.run)
         restore_config(job)
         try:
             evaluated = _train_and_evaluate(job, judged, world)
@@ -94,14 +94,14 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
         return []
     device = pick_device(job.config.device, world.rank, world.size)
     corpus = corpus_of(job)
-    texts = _texts(job, judged.legal, corpus)
+    texts = _text_of_cells(job, judged.legal, corpus)
     job_type = "evaluate" if job.run.finished else "train"
     with (
         contextlib.ExitStack() as stack,
         Recorder(job.run, job.config.log, recorded_config(job, missing), job_type) as recorder,
     ):
         if job.config.model.engine:
-            engine = running(job.run, job.config, device, job.fingerprint)
+            engine = running_engine(job.run, job.config, device, job.fingerprint)
             model = stack.enter_context(engine)
         elif job.run.finished:
             model = load_model(job.run, job.config, corpus.vocab_size, device)
@@ -125,7 +125,9 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
     return missing
 
 
-def _texts(job: Job, cells: list[EvaluationCell], corpus: Corpus) -> dict[EvaluationCell, Corpus]:
+def _text_of_cells(
+    job: Job, cells: list[EvaluationCell], corpus: Corpus
+) -> dict[EvaluationCell, Corpus]:
     """Text of each cell: one of its own, read once, or that of the training.
 
     Checked before the training, so that a length longer than every document is refused early.
@@ -208,7 +210,7 @@ def run_server(spec: str) -> int:
                 first_held = held
             stays = held < first_held + MOST_LEFT_BEHIND
             sys.stderr.flush()
-            line = f"{ended(secret, code, stays)}\n"  # known by the secret among other lines
+            line = f"{end_line(secret, code, stays)}\n"  # known by the secret among other lines
             os.write(2, line.encode())  # sys.stderr may be another's by now
             spec = specs.readline().strip() if stays else ""
             if not spec:
@@ -217,7 +219,7 @@ def run_server(spec: str) -> int:
         return 128 + signal.SIGINT
 
 
-def share(processes: int, spec: str) -> int:
+def run_in_processes(processes: int, spec: str) -> int:
     """Run the job of a spec file in several processes, by torchrun's API.
 
     Returns the exit code of the failed one, 128 + n after signal n. The torchrun command itself
@@ -274,6 +276,6 @@ if __name__ == "__main__":
     die_with_parent()
     *processes, path = sys.argv[1:]
     if processes:
-        sys.exit(share(int(processes[0]), path))
+        sys.exit(run_in_processes(int(processes[0]), path))
     end_at_second()
     sys.exit(run_server(path))

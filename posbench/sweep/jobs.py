@@ -91,7 +91,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for raw in raws:
-        planned = _job(raw, fingerprints, auto)
+        planned = _plan_job(raw, fingerprints, auto)
         job = jobs.setdefault(planned.run.path, planned)  # the first of this training, or itself
         if planned.config.device != job.config.device:
             raise ConfigError(
@@ -100,7 +100,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
                 " results_dir to each."
             )
         _check_same_watch(job, planned)
-        _merge(job, cells(job.run, planned.config))
+        _merge_cells(job, cells(job.run, planned.config))
     return list(jobs.values())
 
 
@@ -138,13 +138,13 @@ def _check_same_watch(job: Job, other: Job) -> None:
             )
 
 
-def some_there(jobs: list[Job]) -> bool:
+def any_evaluation_exists(jobs: list[Job]) -> bool:
     """True if a file of any evaluation exists."""
     return any(cell.path.exists() for job in jobs for cell in job.cells)
 
 
 def plan_existing(
-    raws: list[dict], exist: Callable[[list[Job]], bool] = some_there
+    raws: list[dict], exist: Callable[[list[Job]], bool] = any_evaluation_exists
 ) -> tuple[list[Job], str]:
     """Jobs as `plan_jobs` plans them, and "".
 
@@ -163,7 +163,7 @@ def plan_existing(
     return other_jobs, note
 
 
-def _merge(job: Job, cells: list[EvaluationCell]) -> None:
+def _merge_cells(job: Job, cells: list[EvaluationCell]) -> None:
     """Add cells to a job.
 
     Cells of one file are merged: lengths are united, and the user's cell replaces a reference.
@@ -182,7 +182,7 @@ def _merge(job: Job, cells: list[EvaluationCell]) -> None:
     job.cells = list(by_path.values())
 
 
-def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
+def _plan_job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     """The job of one configuration, without cells. `fingerprints` keeps those of texts."""
     from posbench.data.corpus import fingerprint, resolved_text
 
@@ -197,7 +197,7 @@ def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     if key not in fingerprints:
         fingerprints[key] = fingerprint(config.data, config.cache_dir)
     text_fingerprint = fingerprints[key]
-    chooser = resolved_chooser(config.evaluate.key_run, text_fingerprint)
+    chooser = resolved_key_run(config.evaluate.key_run, text_fingerprint)
     config = replace(config, evaluate=replace(config.evaluate, text=text, key_run=chooser))
     if run is None:
         job = _new_or_existing(config, text_fingerprint)
@@ -205,11 +205,11 @@ def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         _check_described(config, run, text_fingerprint)
         job = Job(config, run, text_fingerprint)
     if tuning:
-        job = _child(job, tuning)
-    return _at_step(job, config.step) if config.step else job
+        job = _child_job(job, tuning)
+    return _job_at_step(job, config.step) if config.step else job
 
 
-def _at_step(job: Job, step: int) -> Job:
+def _job_at_step(job: Job, step: int) -> Job:
     """Job of a training as it is after a step. Raises ConfigError for a step that it does not have,
     or, of an existing training, did not keep.
     """
@@ -232,7 +232,7 @@ def _check_described(config: JobConfig, run: Run, fingerprint: str) -> None:
         )
 
 
-def _child(parent: Job, tuning: dict) -> Job:
+def _child_job(parent: Job, tuning: dict) -> Job:
     """The job of a fine-tuning by its configuration. Raises ConfigError as `child_config` does."""
     from posbench.pretrained.outline import outlined
 
@@ -276,7 +276,7 @@ def _recorded_text_name(run: Run, data: dict) -> str:
     return data["name"] if was_typed or not isinstance(recorded, str) else recorded
 
 
-def resolved_chooser(chooser: str | dict | None, fingerprint: str) -> dict | None:
+def resolved_key_run(chooser: str | dict | None, fingerprint: str) -> dict | None:
     """evaluate.key_run with the id, weights and training length of that run; None for none.
 
     Its model chooses the key tokens of longppl. `fingerprint` is that of the evaluated text. Raises

@@ -64,7 +64,7 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     if parent is None or job.run.finished:
         return
     if parent.run.finished:
-        tidy(parent.run)  # of the state that a killed process left
+        delete_leftover_state(parent.run)  # of the state that a killed process left
         return
     if world.size > 1:
         raise ConfigError(
@@ -81,7 +81,7 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
             train(parent, corpus, device, recorder, world)
 
 
-def tidy(run: runs.Run) -> None:
+def delete_leftover_state(run: runs.Run) -> None:
     """Delete the state of a finished training whose process was killed before it did so."""
     if run.finished:
         remove_state(run.state)
@@ -102,10 +102,10 @@ def restore_config(job: Job) -> None:
 
 def _write_config(job: Job, parent: dict | None) -> None:
     """Write config.yaml of a training that began with the weights of `parent`."""
-    job.run.write_config(_with_parent(job, parent).as_dict())
+    job.run.write_config(_config_with_parent(job, parent).as_dict())
 
 
-def _with_parent(job: Job, parent: dict | None) -> JobConfig:
+def _config_with_parent(job: Job, parent: dict | None) -> JobConfig:
     """Configuration of a training, with the digest of its parent's weights."""
     return replace(job.config, train=replace(job.config.train, parent=parent))
 
@@ -154,7 +154,7 @@ def train(
         if parent:
             origin["parent"] = parent
         job.run.write_provenance(origin, resumed=job.run.has_state)
-        config = _with_parent(job, parent)
+        config = _config_with_parent(job, parent)
         keep = KeptSteps(job.run, config, job.fingerprint, origin).keep
     losses_by_length = None
     if job.config.train.validate_lengths:

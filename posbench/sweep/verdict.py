@@ -19,7 +19,7 @@ from posbench.sweep.work import lacks_lengths
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
 
-LEGAL = ("legal", "untested", "own")  # statuses of verdicts
+LEGAL_STATUSES = ("legal", "untested", "own")  # statuses of verdicts
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class JobVerdict:
     @property
     def legal(self) -> list[EvaluationCell]:
         """Cells that may run."""
-        return [cell for cell, verdict in self.cells.items() if verdict.status in LEGAL]
+        return [cell for cell, verdict in self.cells.items() if verdict.status in LEGAL_STATUSES]
 
     @property
     def runs(self) -> bool:
@@ -73,7 +73,7 @@ class JobVerdict:
         for cell, verdict in self.cells.items():
             if cell.reference:
                 continue
-            if verdict.status in LEGAL:
+            if verdict.status in LEGAL_STATUSES:
                 status = "done" if cell in evaluated else "exists"
                 outcomes.append(Outcome(cell.label, status))
             else:

@@ -28,7 +28,7 @@ class JobEnd(NamedTuple):
     stays: bool
 
 
-def ended(secret: str, code: int, stays: bool) -> str:
+def end_line(secret: str, code: int, stays: bool) -> str:
     """Line by which a worker tells the end of its job.
 
     >>> ended("5f1c", 0, stays=True)

@@ -26,7 +26,7 @@ from posbench.encodings.as_trained import AsTrained
 from posbench.position.interfaces import Encoding
 from posbench.training.distributed import World
 
-EAGER = 3  # steps of a shape before it is recorded
+EAGER_STEPS = 3  # steps of a shape before it is recorded
 Step = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -69,8 +69,8 @@ def why_eager(
 
 
 class StepGraphs:
-    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded as a CUDA
-    graph and replayed.
+    """A training's step by the shape of its inputs: eager for EAGER_STEPS steps, then recorded as a
+    CUDA graph and replayed.
 
     `step(*inputs)` makes one step on tensors of the device, leaves no gradients, and returns its
     loss and the norm of its gradient; what else it depends on must not change from step to step,
@@ -97,7 +97,8 @@ class StepGraphs:
         """Make a step; the results are tensors of their own."""
         shape = tuple(tensor.shape for tensor in inputs)
         # The first steps of a shape stay eager: they make what a recording must find in place.
-        if shape not in self.recorded and self.eager_steps[shape] >= EAGER and not self.refused:
+        had_eager_steps = self.eager_steps[shape] >= EAGER_STEPS
+        if shape not in self.recorded and had_eager_steps and not self.refused:
             self._record(shape, inputs)
         if shape not in self.recorded:
             self.eager_steps[shape] += 1

@@ -76,7 +76,7 @@ def orthogonal(
     return x.mT if tall else x
 
 
-def build(
+def make_optimizers(
     model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = Muon
 ) -> list[torch.optim.Optimizer]:
     """Make the optimizers of `config.optimizer`. Every trainable parameter is in exactly one group
@@ -155,7 +155,7 @@ def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
             group["capturable"] = on_gpu
 
 
-def rate(step: int, config: TrainConfig) -> float:
+def rate_multiplier(step: int, config: TrainConfig) -> float:
     """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup`
     steps, then down to 0 at `steps`.
 

@@ -29,10 +29,10 @@ from posbench.training.distributed import World
 # Added to the seed of the data once for each ancestor, so that no child begins with the text of one
 # of them.
 OTHER_ORDER = 1000
-# Consecutive steps with a loss above HOPELESS times that of a uniform guess before a training
-# counts as diverged.
-PATIENCE = 100
-HOPELESS = 3.0
+# Consecutive steps with a loss above HOPELESS_FACTOR times that of a uniform guess before a
+# training counts as diverged.
+HOPELESS_STEPS = 100
+HOPELESS_FACTOR = 3.0
 
 
 class Diverged(RunError):
@@ -59,10 +59,10 @@ class Trainer:
     """State of a training: `step` steps are finished, and `advance` makes one more.
 
     Every process of `world` has one, calls the same methods in the same order, and gets the same
-    losses, gradients and weights. `above` counts consecutive steps with a loss above `limit` nats
-    per token. It is saved with the state of a training. `losses_by_length` measures the model, in
-    evaluation mode, at several lengths. Raises ConfigError if there are more processes than windows
-    in a step."""
+    losses, gradients and weights. `steps_above` counts consecutive steps with a loss above
+    `loss_limit` nats per token. It is saved with the state of a training. `losses_by_length`
+    measures the model, in evaluation mode, at several lengths. Raises ConfigError if there are more
+    processes than windows in a step."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Trainer:
         self.config = config
         self.device = device
         self.world = world or World()
-        self.optimizers = optim.build(model, config)
+        self.optimizers = optim.make_optimizers(model, config)
         self.plan_for = plan_for
         self.losses_by_length = losses_by_length
         self.kept_steps = set(config.kept_steps)
@@ -95,17 +95,17 @@ class Trainer:
         self.seconds = 0.0
         self.recent: deque[FinishedStep] = deque(maxlen=config.log_every)
         # Loss that no training has after a while: ln V is that of a uniform guess.
-        self.limit = HOPELESS * math.log(corpus.vocab_size)
+        self.loss_limit = HOPELESS_FACTOR * math.log(corpus.vocab_size)
         self.steps_above = 0  # in a row, whose loss is above the limit
         self.pending: LaunchedStep | None = None
         self.grad_norm: Tensor | float | None = None
-        self.graphs = self._graphs()
+        self.graphs = self._step_graphs()
         self.loss = model.loss
         self.compiled = False
         if config.compile:
             self._compile()
 
-    def _graphs(self) -> graph.StepGraphs | None:
+    def _step_graphs(self) -> graph.StepGraphs | None:
         """Recorded steps; None where steps stay eager, which a user who may expect more is told."""
         encoding = getattr(self.model, "encoding", None)
         reason = graph.why_eager(self.config, encoding, self.device, self.world)
@@ -120,9 +120,9 @@ class Trainer:
         GPU has at most one step queued.
         """
         start = time.perf_counter()
-        optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
+        optim.set_rate(self.optimizers, optim.rate_multiplier(self.step, self.config))
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
-        shares = self._shares(targets_BT)
+        shares = self._target_shares(targets_BT)
         inputs_BT = inputs_BT.to(self.device, non_blocking=True)
         targets_BT = targets_BT.to(self.device, non_blocking=True)
         if self.graphs is None:
@@ -134,7 +134,7 @@ class Trainer:
             shares_M = torch.tensor(shares, device=self.device)
             loss, self.grad_norm = self.graphs(inputs_BT, targets_BT, shares_M)
         seconds = time.perf_counter() - start
-        self._settle()
+        self._finish_pending_step()
         length = inputs_BT.shape[1]
         # A step holds whole sequences, of all processes together.
         tokens = self.config.tokens_per_step // length * length
@@ -169,14 +169,15 @@ class Trainer:
 
         Of a mix the loss is that of the steps on text, and `task_loss` that of the others.
         """
-        self._settle()
+        self._finish_pending_step()
         if not self.recent:
             return {}
         tokens = sum(step.tokens for step in self.recent)
         seconds = sum(step.seconds for step in self.recent)
         return {
             **self._mean_losses(),
-            "lr": self.config.lr * optim.rate(self.step - 1, self.config),  # of the step just made
+            # of the step just made
+            "lr": self.config.lr * optim.rate_multiplier(self.step - 1, self.config),
             "grad_norm": self._grad_norm(),
             "tokens": self.tokens,
             "tokens_per_second": tokens / seconds,
@@ -243,7 +244,7 @@ class Trainer:
 
         Raises Busy if the run's directory was moved, and another process trains it anew in its
         place."""
-        self._settle()
+        self._finish_pending_step()
         self.check_weights()
         if not self.world.main:
             return
@@ -274,7 +275,7 @@ class Trainer:
         with bf16.autocast(self.device, self.config.dtype):
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
-    def _shares(self, targets_BT: Tensor) -> list[float]:
+    def _target_shares(self, targets_BT: Tensor) -> list[float]:
         """Share of the batch's targets that each micro-batch of the given rows has. The batch is
         that of all processes.
         """
@@ -290,11 +291,11 @@ class Trainer:
         """Make a step with rows on the device. Returns its loss, and the norm of its gradient
         before clipping.
 
-        `shares` as from `_shares`; None, for text: in proportion to the rows.
+        `shares` as from `_target_shares`; None, for text: in proportion to the rows.
         """
         loss = self._backward(inputs_BT, targets_BT, shares)
         loss = self.world.sum_gradients(self.model.parameters(), loss)
-        norm = self._clip()
+        norm = self._clip_gradients()
         for optimizer in self.optimizers:
             with bf16.muon(self.device, self.config.dtype):
                 optimizer.step()
@@ -321,7 +322,7 @@ class Trainer:
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
-    def _clip(self) -> Tensor:
+    def _clip_gradients(self) -> Tensor:
         """Clip the gradients. Returns their norm before."""
         gradients = [param.grad for param in self.model.parameters() if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
@@ -331,7 +332,7 @@ class Trainer:
             torch._foreach_mul_(gradients, factor)
         return norm
 
-    def _settle(self) -> None:
+    def _finish_pending_step(self) -> None:
         """Wait for the pending step's loss and count the step. Raises Diverged if the loss is not
         finite, or too high for long.
         """
@@ -345,12 +346,13 @@ class Trainer:
         self.seconds += seconds
         self.tokens += launched.tokens
         self._finite(loss, "loss")
-        self.steps_above = self.steps_above + 1 if loss > self.limit else 0
-        if self.steps_above >= PATIENCE:
+        self.steps_above = self.steps_above + 1 if loss > self.loss_limit else 0
+        if self.steps_above >= HOPELESS_STEPS:
             raise Diverged(
-                f"The loss is {loss:.3g} at step {self.step} and has been above {self.limit:.3g}"
-                f" nats/token ({HOPELESS:g} times that of a model that knows nothing) for"
-                f" {PATIENCE} steps{self._remedy()}"
+                f"The loss is {loss:.3g} at step {self.step} and has been above"
+                f" {self.loss_limit:.3g}"
+                f" nats/token ({HOPELESS_FACTOR:g} times that of a model that knows nothing) for"
+                f" {HOPELESS_STEPS} steps{self._remedy()}"
             )
         self.recent.append(FinishedStep(loss, launched.tokens, seconds))
 
@@ -370,7 +372,7 @@ class Trainer:
         raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
 
     def _remedy(self) -> str:
-        lr = self.config.lr * optim.rate(self.step - 1, self.config)
+        lr = self.config.lr * optim.rate_multiplier(self.step - 1, self.config)
         rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
         clip = "" if self.config.clip > 0 else ", or train.clip=1"
         return f" with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
@@ -389,9 +391,8 @@ class Trainer:
                 )
             self.loss = compiled(self.model.loss)
             inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
-            self._backward(
-                inputs_BT.to(self.device), targets_BT.to(self.device), self._shares(targets_BT)
-            )
+            shares = self._target_shares(targets_BT)
+            self._backward(inputs_BT.to(self.device), targets_BT.to(self.device), shares)
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss

@@ -21,7 +21,7 @@ from posbench.evaluation.registry import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make_method
-from posbench.sweep.cells import each_task
+from posbench.sweep.cells import configs_by_task
 from posbench.sweep.jobs import plan_jobs
 
 METHODS = [
@@ -59,7 +59,7 @@ def test_every_choice_composes_into_a_job(parts, group, name):
 def test_every_task_is_chosen_by_its_name(name):
     words = ["evaluate.protocol=accuracy", f"evaluate.tasks=[{name}]"]
     (cfg,) = composition.expand(unresolved(compose("run", words)), words)
-    (each,) = each_task(resolve(cfg), "accuracy")
+    (each,) = configs_by_task(resolve(cfg), "accuracy")
     assert each.evaluate.tasks == [{"name": name, **node("task", name)}]
 
 

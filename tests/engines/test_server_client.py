@@ -216,7 +216,7 @@ def asking(served, folder: Path, **given: object) -> tuple[server.Server, np.nda
 
 @pytest.mark.parametrize("dialect", STAYS)
 def test_a_fault_that_passes_is_asked_again(folder, monkeypatch, dialect):
-    monkeypatch.setattr(http_client, "LONGEST", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST_PAUSE", 0.01)
     with serving(folder, dialect) as served:
         engine, text = asking(served, folder, retries=2)
         expected = engine.losses(text, 20)[0]

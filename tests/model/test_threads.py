@@ -144,7 +144,7 @@ def test_a_step_of_training(usual, dtype):
     def trained():
         untrained.load_state_dict(start)
         plan = make_plan(encoding, extension, scale=scale, trained_scale=scale, length=64)
-        steps = optimizers.build(untrained, config)
+        steps = optimizers.make_optimizers(untrained, config)
         for _ in range(2):
             with bf16.autocast("cpu", dtype):
                 loss = untrained.loss(tokens_BT[:, :-1], tokens_BT[:, 1:], plan)

@@ -100,7 +100,9 @@ def test_kerple_is_never_decayed():
     model = small_model(Kerple(SHAPE))
     learned = {id(parameter) for parameter in model.encoding.parameters()}
     groups = [
-        group for optimizer in optim.build(model, TrainConfig()) for group in optimizer.param_groups
+        group
+        for optimizer in optim.make_optimizers(model, TrainConfig())
+        for group in optimizer.param_groups
     ]
     assert [
         group["weight_decay"] for group in groups for p in group["params"] if id(p) in learned

@@ -7,7 +7,7 @@ import pytest
 
 from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.sweep import child_processes
-from posbench.sweep.child_processes import CONTEXT, fitting_on_gpu, needed
+from posbench.sweep.child_processes import CUDA_CONTEXT_BYTES, fitting_on_gpu, needed_gpu_bytes
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(
     job, monkeypatch, capsys
 ):
     one = job()
-    card(monkeypatch, f"{4 * needed(one) // 2**20 + 1}\n81559\n")
+    card(monkeypatch, f"{4 * needed_gpu_bytes(one) // 2**20 + 1}\n81559\n")
     assert fitting_on_gpu([one], 4) == 4 and not capsys.readouterr().err
     assert fitting_on_gpu([one, job(device="auto")], 9) == 4
     assert "9 trainings at a time need about" in capsys.readouterr().err
@@ -60,6 +60,6 @@ def test_the_estimate_grows_with_what_a_step_keeps(job):
         job(train=TrainConfig(tokens_per_step=65536, micro_batches=8)),
         job(finished=True),
     )
-    assert CONTEXT < needed(done) < needed(small) < needed(wide) and needed(small) < needed(
-        parted
-    ) < needed(long)
+    needs = [needed_gpu_bytes(job) for job in (done, small, wide)]
+    assert sorted({CUDA_CONTEXT_BYTES, *needs}) == [CUDA_CONTEXT_BYTES, *needs]
+    assert needs[1] < needed_gpu_bytes(parted) < needed_gpu_bytes(long)

@@ -20,7 +20,7 @@ from posbench.runs.directory import Run
 from posbench.sweep.child_processes import Children
 from posbench.sweep.jobs import Job
 from posbench.sweep.live_progress import Live, read_line
-from posbench.sweep.worker import JobEnd, Worker, ended
+from posbench.sweep.worker import JobEnd, Worker, end_line
 
 # A child that does as its spec says: a JSON list of what it writes, and of the code and the life
 # that it ends with.
@@ -51,7 +51,7 @@ def order(tmp_path):
         end: str | None = None,
     ) -> Path:
         path = tmp_path / name
-        end = ended("SECRET", code, stays) if end is None else end
+        end = end_line("SECRET", code, stays) if end is None else end
         path.write_text(
             json.dumps({"lines": lines, "code": code, "stays": stays, "kill": kill, "end": end})
         )
@@ -106,7 +106,7 @@ def test_a_worker_that_was_killed_while_it_was_idle_says_so_by_its_code(order):
 
 @pytest.mark.timeout(60)
 def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
-    first = order("a", [], end="no newline" + ended("SECRET", 0, True))
+    first = order("a", [], end="no newline" + end_line("SECRET", 0, True))
     worker, said = begin(first), []
     assert worker.run(first, said.append) == (0, True) and said == [b"no newline"]
     worker.close()
@@ -118,8 +118,8 @@ def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
     [
         'data.path=/tmp/{"ended": ',
         '{"ended": {"code": 0, "stays": true}}',
-        ended("", 0, True),
-        ended("0" * 32, 0, True),
+        end_line("", 0, True),
+        end_line("0" * 32, 0, True),
     ],
 )
 def test_no_other_line_is_taken_for_the_end_of_a_job(order, line):

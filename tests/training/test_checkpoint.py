@@ -29,7 +29,7 @@ from posbench.training import optimizers as optim
 def stepped(**options):
     """A model and its optimizers after one step, so that momenta exist."""
     model = tiny(**options)
-    optimizers = optim.build(model, config())
+    optimizers = optim.make_optimizers(model, config())
     model.loss(torch.arange(8).view(1, 8), torch.arange(1, 9).view(1, 8), 8).backward()
     for optimizer in optimizers:
         optimizer.step()
@@ -40,7 +40,7 @@ def test_a_state_comes_back_bit_by_bit(tmp_path):
     model, optimizers = stepped()
     checkpoint.save_state(tmp_path / "state.pt", model, optimizers, 7, {"recent": [(1.5, 64, 0.1)]})
     other = tiny(seed=3)
-    others = optim.build(other, config())
+    others = optim.make_optimizers(other, config())
     assert checkpoint.load_state(tmp_path / "state.pt", other, others) == (
         7,
         {"recent": [(1.5, 64, 0.1)]},
@@ -87,11 +87,11 @@ def test_a_state_of_something_else_is_refused_in_one_sentence(tmp_path, monkeypa
         (
             path,
             other,
-            optim.build(other, config()),
+            optim.make_optimizers(other, config()),
             r" \(size mismatch for embed_tokens.*16.*24.*delete it",
         )
     ]
-    cases += [(path, model, optim.build(model, config(optimizer="adamw")), "")]
+    cases += [(path, model, optim.make_optimizers(model, config(optimizer="adamw")), "")]
     parts = ([], {"model": {}, "optimizers": [], "step": 1})
     cases += [
         (signed(tmp_path / f"{at}.pt", one), model, optimizers, "") for at, one in enumerate(parts)

@@ -27,7 +27,7 @@ from posbench.report.labels import Labels
 from posbench.sweep.finetune import child_config
 from posbench.tools.export.command import hf_config
 from posbench.training import loop
-from posbench.training.optimizers import build, rate
+from posbench.training.optimizers import make_optimizers, rate_multiplier
 from posbench.training.trainer import Trainer
 
 TUNED = [word for word in SMALL if not word.startswith("evaluate.lengths")]
@@ -134,7 +134,7 @@ def test_a_head_scale_starts_at_one_and_nothing_else_learns(shared):
     assert learning == {"scale.scale_LH"} and model.scale.scale_LH.shape == (
         (1, 1) if shared else (2, 4)
     )
-    (optimizer,) = build(model, TrainConfig(optimizer="muon"))
+    (optimizer,) = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert [group["params"] for group in optimizer.param_groups] == [[model.scale.scale_LH]]
     with (
         torch.no_grad()
@@ -209,8 +209,8 @@ def test_skipped_positions_depend_on_seed_and_step_alone():
 def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one():
     short, long = (TrainConfig(steps=steps, warmup=2, schedule="constant") for steps in (4, 100))
     assert (
-        [rate(step, short) for step in range(4)]
-        == [rate(step, long) for step in range(4)]
+        [rate_multiplier(step, short) for step in range(4)]
+        == [rate_multiplier(step, long) for step in range(4)]
         == [0.5, 1.0, 1.0, 1.0]
     )
 

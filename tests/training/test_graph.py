@@ -17,7 +17,7 @@ from posbench.data.task import TaskSplit
 from posbench.position.plan import training_plan_maker
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
-from posbench.training.graph import EAGER, Recorded, StepGraphs, why_eager
+from posbench.training.graph import EAGER_STEPS, Recorded, StepGraphs, why_eager
 from posbench.training.trainer import Trainer
 
 
@@ -60,7 +60,7 @@ def followed(made: Trainer, steps: int) -> list[float]:
     made.recent = type(made.recent)(maxlen=steps)
     for _ in range(steps):
         made.advance()
-    made._settle()
+    made._finish_pending_step()
     return [loss for loss, *_ in made.recent]
 
 
@@ -90,7 +90,7 @@ def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpu
     eager, recorded = trainer(False, made[0], **changes), trainer(True, made[1], calls, **changes)
     assert followed(eager, 30) == followed(recorded, 30) and same(eager, recorded)
     assert calls.recorded == shapes and all(
-        count == EAGER for count in recorded.graphs.eager_steps.values()
+        count == EAGER_STEPS for count in recorded.graphs.eager_steps.values()
     )
     assert eager.figures() | {"tokens_per_second": 0} == recorded.figures() | {
         "tokens_per_second": 0

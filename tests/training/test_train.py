@@ -248,7 +248,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_targets_however_a_batch_is_di
         for share in range(shares):
             made = trainer(divided, corpus(), micro_batches=micro_batches)
             rows = made.batches.at(0, World(share, shares).share)
-            total += made._backward(*rows, made._shares(rows[1])).item()
+            total += made._backward(*rows, made._target_shares(rows[1])).item()
         assert total == pytest.approx(loss.item(), rel=1e-5)
         for one, two in zip(divided.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)
@@ -484,21 +484,21 @@ def test_without_a_compiler_training_goes_on_and_says_so_once(tmp_path, monkeypa
 
 def test_learning_rate_in_closed_form():
     cfg = config(steps=10, warmup=4)
-    assert [optim.rate(step, cfg) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
-    assert [optim.rate(step, cfg) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
+    assert [optim.rate_multiplier(step, cfg) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [optim.rate_multiplier(step, cfg) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
     cosine = config(steps=10, warmup=4, schedule="cosine")
-    assert [optim.rate(step, cosine) for step in (4, 6, 7, 8, 10)] == pytest.approx(
+    assert [optim.rate_multiplier(step, cosine) for step in (4, 6, 7, 8, 10)] == pytest.approx(
         [1.0, 0.75, 0.5, 0.25, 0.0]
     )
-    assert optim.rate(0, config(steps=3, warmup=0)) == 1.0
-    assert optim.rate(2, config(steps=3, warmup=40)) == 3 / 40
+    assert optim.rate_multiplier(0, config(steps=3, warmup=0)) == 1.0
+    assert optim.rate_multiplier(2, config(steps=3, warmup=40)) == 3 / 40
 
 
 def named_groups(model: nn.Module, cfg: TrainConfig) -> dict[str, tuple[str, float]]:
     names = {id(param): name for name, param in model.named_parameters()}
     return {
         names[id(param)]: (type(optimizer).__name__, group["weight_decay"])
-        for optimizer in optim.build(model, cfg)
+        for optimizer in optim.make_optimizers(model, cfg)
         for group in optimizer.param_groups
         for param in group["params"]
     }
@@ -523,7 +523,7 @@ def test_each_parameter_has_its_rule():
 
 
 def test_both_rates_follow_the_schedule():
-    optimizers = optim.build(tiny(), config(lr=4e-3, muon_lr=2e-2))
+    optimizers = optim.make_optimizers(tiny(), config(lr=4e-3, muon_lr=2e-2))
     optim.set_rate(optimizers, 0.5)
     optim.set_rate(optimizers, 0.25)
     assert [group["lr"] for optimizer in optimizers for group in optimizer.param_groups] == [
@@ -674,7 +674,7 @@ def test_nothing_positional_decays():
         positional = {
             id(param) for part in (model.encoding, model.scale) for param in part.parameters()
         }
-        for optimizer in optim.build(model, TrainConfig()):
+        for optimizer in optim.make_optimizers(model, TrainConfig()):
             for group in optimizer.param_groups:
                 assert not group["weight_decay"] or not positional & {
                     id(param) for param in group["params"]

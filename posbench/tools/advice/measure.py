@@ -180,7 +180,8 @@ class Measurements:
         timing = Timing([self.job])
         # a window at the target length, whose last tokens are scored
         text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
-        seconds = timing.of_text(self.job, config.evaluate.dtype, NO_EXTENSION, NO_SCALE, text)
+        dtype = config.evaluate.dtype
+        seconds = timing.seconds_of_text(self.job, dtype, NO_EXTENSION, NO_SCALE, text)
         seconds_per_flop = seconds / model_size(config).forward(text)
         duration = duration_words(plan.flop * seconds_per_flop)
         short = ", ".join(f"{length:,}" for length in plan.short)

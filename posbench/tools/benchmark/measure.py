@@ -198,7 +198,7 @@ def _training_step(
     muon: type[torch.optim.Muon] = optim.Muon,
 ) -> Case:
     """Training step of a model, with forward and backward pass and its optimizers."""
-    optimizers = optim.build(model.to(device), TrainConfig(), muon)
+    optimizers = optim.make_optimizers(model.to(device), TrainConfig(), muon)
     dtype = fast_dtype(device)
     if muon is not optim.Muon:
         for optimizer in optimizers:

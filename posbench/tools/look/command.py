@@ -184,7 +184,7 @@ class FirstLook:
         """Estimated seconds of one text."""
         volume = ReadVolume(1, length, length, length)
         dtype = self.job.config.evaluate.dtype
-        return self.timing.of_text(
+        return self.timing.seconds_of_text(
             self.job, dtype, method_node("extension", method), NO_SCALE, volume
         )
 

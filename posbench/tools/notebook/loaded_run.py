@@ -24,8 +24,8 @@ from posbench.position.trusted import trusted_config
 from posbench.report.frame import read_rows, row_frame
 from posbench.results.run_metadata import read_metadata
 from posbench.runs.directory import Run
-from posbench.sweep.cells import each_task, make_cell
-from posbench.sweep.jobs import Job, resolved_chooser
+from posbench.sweep.cells import configs_by_task, make_cell
+from posbench.sweep.jobs import Job, resolved_key_run
 from posbench.sweep.verdict import JobVerdict, judge_job
 
 if TYPE_CHECKING:
@@ -257,11 +257,11 @@ class LoadedRun:
         text = resolved_text(config.evaluate.text, self.reached(), None)
         chooser = config.evaluate.key_run
         if chooser:
-            chooser = resolved_chooser(chooser, fingerprint(self.reached()))
+            chooser = resolved_key_run(chooser, fingerprint(self.reached()))
         config = replace(config, evaluate=replace(config.evaluate, text=text, key_run=chooser))
         job = Job(config, self.directory, fingerprint="")  # which is read when something is trained
         for name in config.evaluate.protocol:
-            for with_task in each_task(config, name):
+            for with_task in configs_by_task(config, name):
                 methods = config.extension, config.scale_attention
                 job.cells.append(make_cell(job.run, with_task, name, *methods))
         return job

@@ -65,7 +65,7 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
     """A text is said to take 10 s, and takes longer; a process takes 5 s beside."""
     clock, real = [0.0], command.launch_one
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(Timing, "of_text", lambda *_: 10.0)
+    monkeypatch.setattr(Timing, "seconds_of_text", lambda *_: 10.0)
 
     def launch_one(job, *others, **given):
         missing = [cell for cell in job.cells if cell.missing()]
