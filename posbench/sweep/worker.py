@@ -31,7 +31,7 @@ class JobEnd(NamedTuple):
 def end_line(secret: str, code: int, stays: bool) -> str:
     """Line by which a worker tells the end of its job.
 
-    >>> ended("5f1c", 0, stays=True)
+    >>> end_line("5f1c", 0, stays=True)
     '5f1c {"code": 0, "stays": true}'
     """
     return f"{secret} {json.dumps({'code': code, 'stays': stays})}"

@@ -7,7 +7,7 @@ from conftest import CONFIGS, TRAIN_LEN, choices, judged_triple, make_triple, no
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
-from posbench.engines.engine import ENCODING as SERVED
+from posbench.engines.engine import SERVED_ENCODING as SERVED
 from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make_method
 from posbench.position.legality import name_of, verdict_of

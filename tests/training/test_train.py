@@ -305,7 +305,7 @@ def test_clipping_bounds_the_norm_and_logs_what_it_was():
     made = trainer(clip=0.01)
     made._backward(*made.batches.at(0), None)
     before = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
-    norm = made._clip()
+    norm = made._clip_gradients()
     after = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
     assert float(norm) == pytest.approx(before, rel=1e-5) and before > 0.1
     assert after == pytest.approx(0.01, rel=1e-3)

@@ -17,7 +17,7 @@ from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
 from posbench.config.typed_args import shown
 from posbench.evaluation.registry import protocol
-from posbench.sweep.finetune import LONGER
+from posbench.sweep.finetune import DEFAULT_LENGTH_FACTOR
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job
 from posbench.tools.factors.critical import critical_space
@@ -64,7 +64,7 @@ def plan_search(raw: dict) -> SearchPlan:
     tasks = evaluate.pop("tasks", None)
     (job,) = plan_jobs([{**raw, "evaluate": evaluate}])  # which says the training length
     train_len = job.config.train.train_len
-    target = raw["target"] or LONGER * train_len
+    target = raw["target"] or DEFAULT_LENGTH_FACTOR * train_len
     if target <= train_len:
         raise ConfigError(
             f"target={target} is within the model's training length of {train_len:,} tokens: give a"
