@@ -21,7 +21,6 @@ from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.instantiate import make_method
-from posbench.position.interfaces import Extension
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
@@ -78,35 +77,27 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
             flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False
         )
     encoding, extension, scale = make_triple(*triple)
-    # Without a bias an encoding adds no rule to those of the bands: rope has these.
-    by_bands_alone = triple[1] != "none" and triple[2] == "none" and not encoding.biases
-    has_rule = triple[0] == "rope" or not by_bands_alone
     w = TRAIN_LEN // 2
-    around = (1, 2, w - 1, w, 3 * w + 1)  # where bands end elsewhere
-    differentiated = (w + 1, 3 * TRAIN_LEN + 1)
-    if triple[2] != "none":
-        around = ()  # a scale moves no band: its pair is here, at every length
-    elif triple[1] != "none" and type(extension).bands is Extension.bands:
-        # Nor do frequencies: those of a text within the training length, and of one beyond it.
-        around = (1, 3 * w + 1)
-        differentiated = (3 * TRAIN_LEN + 1,)
-    for length in (*around, *differentiated):
+    around = (
+        (1, 2, w - 1, w, 3 * w + 1) if triple[2] == "none" else ()
+    )  # a scale moves no band: its pair is here, at every length
+    for length in (*around, w + 1, 3 * TRAIN_LEN + 1):
         layers = make_plan(encoding, extension, scale, length=length).layers
         layer = next(layer for layer in layers if not layer.encoding.mixes)
         leaves, x = attention_inputs(encoding, length)
-        wide = [t[0].double().requires_grad_(length in differentiated) for t in leaves]
+        differentiated = length not in around  # at the lengths around, bands end elsewhere
+        wide = [t[0].double().requires_grad_(differentiated) for t in leaves]
         repeated = [t.repeat_interleave(4 // t.shape[0], dim=0) for t in wide]
         expected = dense.attention(*triple, layer.encoding, *repeated, x[0].double(), TRAIN_LEN)
         with torch.no_grad():
-            flexed = length == w + 1 and has_rule and flex.possible(layer)
-            for kernel in [rows, flex.flex] if flexed else [rows]:
+            for kernel in [rows, flex.flex] if flex.possible(layer) and length == w + 1 else [rows]:
                 torch.testing.assert_close(
                     attend_in(kernel, layer, *leaves, x)[0].double(),
                     expected.detach(),
                     rtol=0,
                     atol=3e-5,
                 )
-        if length not in differentiated:
+        if not differentiated:
             continue
         weigh = torch.randn(
             expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
