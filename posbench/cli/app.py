@@ -84,9 +84,8 @@ def _run(command: Command) -> int | None:
     _adapt_hydra()
     if flags.config_dir:
         _make_importable(flags.config_dir)
-    if any(
-        getattr(flags, name) for name in FLAGS_OF_HYDRA
-    ):  # --help and the like, which Hydra answers
+    # --help and the like, which Hydra answers
+    if any(getattr(flags, name) for name in FLAGS_OF_HYDRA):
         # makes Hydra raise its errors instead of printing many lines
         os.environ["HYDRA_FULL_ERROR"] = "1"
         main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)

@@ -84,9 +84,8 @@ class Rope(Encoding):
                     self.scaling, self.plain, scaling_len, shape.train_len
                 )
                 self.amplitude = amplitude or sharper
-                if is_spectrum_by_length(
-                    self.scaling
-                ):  # no other extension may change such frequencies
+                # No other extension may change frequencies that follow the length.
+                if is_spectrum_by_length(self.scaling):
                     self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
@@ -126,11 +125,13 @@ class Rope(Encoding):
         are.
         """
         x_BHTR, rest = x_BHTD.tensor_split([2 * table.shape[-1]], dim=-1)
-        x_BHTR = turned_pairs(x_BHTR, *self._wide(table), self.layout)
+        x_BHTR = turned_pairs(x_BHTR, *self._cos_and_sin(table), self.layout)
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR
 
-    def _wide(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """`wide` of a table. That of the last is kept, since all layers of a plan share it."""
+    def _cos_and_sin(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of a table by channel. Those of the last table are kept, since all
+        layers of a plan share it.
+        """
         if table.requires_grad:
             return cos_and_sin_by_channel(table, self.layout)
         if self._last is None or self._last[0] is not table:

@@ -78,9 +78,8 @@ def make_engine(node: dict) -> Engine:
     """Engine of a node of configs/model.
 
     Raises ConfigError for a class that is none, and for wrong arguments."""
-    kind, arguments = class_and_arguments(
-        node, name="model", filled=0
-    )  # the node fills every argument
+    # the node fills every argument
+    kind, arguments = class_and_arguments(node, name="model", filled=0)
     if not issubclass(kind, Engine):
         raise ConfigError(
             f"model._target_={node['_target_']} is no engine: choose a class such as"

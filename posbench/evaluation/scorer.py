@@ -124,7 +124,8 @@ class Scorer:
 
         `text(at_n)` gives of some of the texts the tokens that are fed [n, L], the targets of the
         last n_rows [n, n_rows], IGNORED where nothing is asked, and the choices [n, K] or None. The
-        rank of the likeliest choice is 1, and equals count against the answer. Raises as `score`.
+        rank of the likeliest choice is 1, and equals count against the answer. Raises as
+        `score_windows`.
         """
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         batch_size = max(1, self.config.batch_tokens // plan.length)
@@ -154,7 +155,7 @@ class Scorer:
     def _read_batch(
         self, model: GPT, plan: Plan, batch: tuple[np.ndarray | None, ...], n_rows: int
     ) -> tuple[Tensor, ...]:
-        """Arrays of `read` for the texts of one batch."""
+        """Arrays of `score_texts` for the texts of one batch."""
         fed_NL, target_NR, choice_NK = (
             None if ids is None else torch.from_numpy(ids).to(self.device) for ids in batch
         )

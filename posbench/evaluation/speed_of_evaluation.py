@@ -46,7 +46,7 @@ class EvaluationSpeed:
         self.vocab_size = vocab_size
         self.encoding = make_encoding(cfg)
         self.device = pick_device(cfg.device)
-        # {geometry: seconds of a layer on one key head}
+        # {_time_key of a layer: its seconds on one key head}
         self.seconds_by_time_key: dict[tuple, float] = {}
 
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
@@ -102,10 +102,10 @@ class EvaluationSpeed:
         """Seconds of a pair of query and key on one key head."""
         seconds = 0.0
         for layer in layers:
-            geometry = _time_key(layer)
-            if geometry not in self.seconds_by_time_key:
-                self.seconds_by_time_key[geometry] = self._attention_seconds(layer, 1)
-            seconds += self.seconds_by_time_key[geometry]
+            key = _time_key(layer)
+            if key not in self.seconds_by_time_key:
+                self.seconds_by_time_key[key] = self._attention_seconds(layer, 1)
+            seconds += self.seconds_by_time_key[key]
         return seconds / sum(map(_pairs_read, layers))
 
     def _measured_length(self, length: int) -> int:

@@ -111,9 +111,8 @@ def _check_causal(encoding: Encoding, index: int, hook: Callable[..., Tensor], f
     """Raise ConfigError, with `fault`, if the last token changes what a hook gives for an earlier
     one. The tokens are on the third axis of what it gives.
     """
-    zeros_BTC, *other_arguments = _content_arguments(
-        encoding, index
-    )  # input of a layer, and the layer's index
+    # input of a layer, and the layer's index
+    zeros_BTC, *other_arguments = _content_arguments(encoding, index)
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
     earlier = hook(zeros_BTC, *other_arguments)[:, :, :-1]

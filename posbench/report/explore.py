@@ -109,10 +109,10 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     }
     # Without "<" no text of the data can end the script that holds it.
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-    libraries = [
-        f"/*\n{_template_text(f'vendor/{name}.LICENSE')}*/\n{_template_text(f'vendor/{name}.min.js')}"
-        for name in LIBRARIES
-    ]
+    libraries = []
+    for name in LIBRARIES:
+        license_text = _template_text(f"vendor/{name}.LICENSE")
+        libraries.append(f"/*\n{license_text}*/\n{_template_text(f'vendor/{name}.min.js')}")
     scripts = [Markup(text) for text in (*libraries, *map(_template_text, SCRIPTS))]
     tables = [
         Sources(report, f"run-{number}").trainings()

@@ -25,11 +25,12 @@ from posbench.results.search import ROWS
 from posbench.runs.rows import SETTING, read_csv, whole_lines
 
 STATED_COLUMNS = ("protocol", "data", "tokenizer", "train_len")
+# columns that rows of one evaluation share
 EVALUATION_COLUMNS = (
     "run_id",
     "eval_id",
     *STATED_COLUMNS,
-)  # columns that rows of one evaluation share
+)
 SAME_MEAN_COLUMNS = (
     *STATED_COLUMNS,
     *METHOD_COLUMNS,
@@ -49,17 +50,19 @@ COLUMNS_FROM_TARGETS = (
     "change",
     "change_half_width",
 )
+# which rows of seeds give as well
 COLUMNS_OF_LOSS = (
     "nll_half_width",
     "accuracy_half_width",
     "nll_over",
-)  # which rows of seeds give as well
+)
 SAME_TEXT_COLUMNS = (*STATED_COLUMNS, "dtype", "position", "n_targets", "n_units", "n_bytes")
+# columns of others that one point has in common
 POINT_COLUMNS = (
     *STATED_COLUMNS,
     *METHOD_COLUMNS,
     "length",
-)  # columns of others that one point has in common
+)
 LOSS_COLUMNS = ("nll", "floor", "low", "high")
 # columns of others that are not passed over
 READ_COLUMNS = {

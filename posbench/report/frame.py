@@ -27,11 +27,12 @@ from posbench.runs.rows import read_csv, read_eval, row_key
 if TYPE_CHECKING:
     import pandas
 
+# Int64 holds missing numbers as well
 DTYPE_OF_TYPE = {
     int: "Int64",
     float: "float64",
     bool: "bool",
-}  # Int64 holds missing numbers as well
+}
 COLUMN_DTYPES = {
     column.name: DTYPE_OF_TYPE[column.kind] for column in TABLE if column.kind in DTYPE_OF_TYPE
 }

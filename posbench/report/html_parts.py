@@ -19,11 +19,12 @@ from posbench.results.run_metadata import ABSENT_WORD
 
 NUMBER_AT_START = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
 NO_VALUE_TEXTS = ("-", "not finite", "unknown", "null", ABSENT_WORD, "")
+# red, green, blue
 TINT_COLOURS = {
     GAINS_MARK: "0,158,115",
     FAILS_MARK: "213,94,0",
     LEVEL_MARK: "120,120,120",
-}  # red, green, blue
+}
 LEVEL_DEPTH = 0.08
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 

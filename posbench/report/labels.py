@@ -11,10 +11,11 @@ from posbench.config.names import closest_yaml, group_yamls
 from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
+# {column: of its arguments}
 ARGUMENT_COLUMNS = {
     "encoding": "encoding_args",
     "extension": "extension_args",
-}  # {column: of its arguments}
+}
 # keys of the steps that weights were trained for: of a whole training, or until one was kept
 STEPS_KEY, STEP_KEY = "train.steps", "train.step"
 ABSENT_ARGUMENT = object()  # value of an argument that a method does not have

@@ -280,9 +280,8 @@ def _report_of(
     curve = grouped_by_section(foreign.add_stated(curve_points(references, label)))
     curve = in_sections(foreign.without_rows, curve, next(iter(foreign.sources), None))
     check_size(curve)
-    stretches = grouped_by_section(
-        curve_points(references, label, stretches=True)
-    )  # of protocols by position
+    # of protocols by position
+    stretches = grouped_by_section(curve_points(references, label, stretches=True))
     return Report(
         title,
         notes,

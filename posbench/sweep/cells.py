@@ -71,7 +71,10 @@ class EvaluationCell:
         return f"{' '.join(words)} {extension} + {scale}"
 
     def methods(self, shape: "Shape") -> CellMethods:
-        """The methods, made once for the shape of a model. Raises ConfigError as `make` does."""
+        """The methods, made once for the shape of a model.
+
+        Raises ConfigError as `make_method` does.
+        """
         from posbench.position.instantiate import make_method
         from posbench.position.interfaces import Extension, ScaleAttention
 

@@ -222,8 +222,9 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     if parallel == 1 or not on_gpu or not any(map(os.path.exists, GPU_FILES)):
         return parallel
     try:
-        options = {"capture_output": True, "text": True, "timeout": 20, "check": True}
-        answer = subprocess.run(GPU_MEMORY_COMMAND, **options).stdout
+        answer = subprocess.run(
+            GPU_MEMORY_COMMAND, capture_output=True, text=True, timeout=20, check=True
+        ).stdout
         smallest = min(int(line) for line in answer.split()) * 2**20  # it answers in MiB
     except (OSError, ValueError, subprocess.SubprocessError):
         return parallel  # nothing is known of the memory, so the user's number stands

@@ -29,7 +29,7 @@ from posbench.config.typed_args import class_named
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.registry import protocol
-from posbench.position.instantiate import make_method
+from posbench.position.instantiate import make_method, nodes_within
 from posbench.results.run_metadata import read_metadata
 from posbench.results.search import run_directories
 from posbench.runs.directory import Run
@@ -115,12 +115,10 @@ def _classes_without_attention(node: dict) -> Iterator[str]:
     """Classes of an encoding, and of those in it, whose layers have no attention.
 
     Only posbench's: stored runs may name any class, and to ask it would import it."""
-    target = node.get("_target_", "")
-    if target.startswith("posbench.") and getattr(class_named(target), "mixes", False):
-        yield target
-    for argument in node.values():
-        if isinstance(argument, dict):
-            yield from _classes_without_attention(argument)
+    for _, part in nodes_within(node):
+        target = part["_target_"]
+        if target.startswith("posbench.") and getattr(class_named(target), "mixes", False):
+            yield target
 
 
 def vocabulary(config: JobConfig) -> int:

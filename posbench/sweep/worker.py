@@ -60,7 +60,7 @@ class Worker:
                 self.process.stdin.flush()
         self._had_job = True
         for line in self._lines():
-            # The line that `ended` writes; text that had no newline may stand before it.
+            # The line that `end_line` writes; text that had no newline may stand before it.
             text, secret, message = line.rpartition(f"{self.secret} ".encode())
             if not secret:
                 feed(line)

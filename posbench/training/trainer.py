@@ -350,9 +350,8 @@ class Trainer:
         if self.steps_above >= HOPELESS_STEPS:
             raise Diverged(
                 f"The loss is {loss:.3g} at step {self.step} and has been above"
-                f" {self.loss_limit:.3g}"
-                f" nats/token ({HOPELESS_FACTOR:g} times that of a model that knows nothing) for"
-                f" {HOPELESS_STEPS} steps{self._remedy()}"
+                f" {self.loss_limit:.3g} nats/token ({HOPELESS_FACTOR:g} times that of a model that"
+                f" knows nothing) for {HOPELESS_STEPS} steps{self._remedy()}"
             )
         self.recent.append(FinishedStep(loss, launched.tokens, seconds))
 

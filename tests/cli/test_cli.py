@@ -131,9 +131,8 @@ class InProcess(Cli):
         self, *overrides: str, code: int = 0, script: str = "run", **options
     ) -> subprocess.CompletedProcess:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                sources, "_known_digests", {}
-            )  # what a process remembers of the texts it has read
+            # what a process remembers of the texts it has read
+            patch.setattr(sources, "_known_digests", {})
             done = call(self.capfd, self.folder, script, *self.command(*overrides, **options)[2:])
         assert done.returncode == code, (
             f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"

@@ -59,9 +59,8 @@ def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
         )
     (tmp_path / "other" / "hashes.json").unlink(missing_ok=True)
     folders = [REPORTED / name, tmp_path / "other"]
-    made = collect_report(
-        [], "pooled", "report.py", evidence=folders
-    )  # with equal targets they are
+    # with equal targets they are
+    made = collect_report([], "pooled", "report.py", evidence=folders)
     assert min(point.n_seeds for curve in [*made.sections, *made.scores] for point in curve) >= 2
     (whole,) = sets
     for file in ("configs.jsonl", "documents.csv"):

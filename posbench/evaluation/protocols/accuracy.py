@@ -207,7 +207,7 @@ class Accuracy(Protocol):
     def length_facts(self) -> dict[str, dict]:
         """Of the length that `run` read last: least, mean and largest share of the haystack before
         the asked item, for each depth; and of answers in single tokens the shares that are right by
-        a guess: of any of the choices, and of the token by place (`by_place`)."""
+        a guess: of any of the choices, and of the token by place (`share_right_by_place`)."""
         facts = {"depths": self.depths, "guesses": self.guesses}
         return {name: values for name, values in facts.items() if values}
 

@@ -101,7 +101,7 @@ class LcegScript(YarnScript):
         # The script takes the mean over batches, so a window of a smaller last one weighs more.
         batch_W = np.arange(len(start_W)) // WINDOWS_PER_BATCH
         weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
-        # exp(loss ln E_OF_SCRIPT) is E ** loss, the perplexity of the script.
+        # exp(loss ln E_OF_SCRIPT) is E_OF_SCRIPT ** loss, the perplexity of the script.
         loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E_OF_SCRIPT)
         token_index_M = self.token_index_M
         bytes_M = np.where(token_index_M == BOS, 0, np.asarray(windows.file.n_bytes)[token_index_M])

@@ -100,9 +100,8 @@ def draw_panels(
     names_height = max(sum(name_heights(line.name for line in panel.lines)) for panel in panels)
     tall = max(tall, 1.3 * names_height)
     name_widths = name_column_widths(rows)
-    row_tops = list(
-        itertools.accumulate(height_above_row(row) for row in rows)
-    )  # without earlier panels
+    # without earlier panels
+    row_tops = list(itertools.accumulate(height_above_row(row) for row in rows))
     across = (
         LEFT_MARGIN + len(name_widths) * (wide + SPACE_BETWEEN) - SPACE_BETWEEN + sum(name_widths)
     )

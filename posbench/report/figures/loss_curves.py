@@ -139,9 +139,9 @@ def _set_up(
 def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
     """Bottom and top of the y axis; cut if a few exploding values would flatten all the rest.
 
-    A difference to the floor is drawn on a scale that is logarithmic beyond BEND and can show more.
-    It is cut at BROKEN_FROM or at twice the upper quartile, whichever is higher. A plain loss is
-    cut at twice the spread of the lower half."""
+    A difference to the floor is drawn on a scale that is logarithmic beyond LINEAR_UP_TO and can
+    show more. It is cut at BROKEN_FROM or at twice the upper quartile, whichever is higher. A plain
+    loss is cut at twice the spread of the lower half."""
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     if relative:

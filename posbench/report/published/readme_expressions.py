@@ -107,9 +107,8 @@ class Expression(NamedTuple):
 
     def text(self, values: list[Value]) -> str:
         """Text of values, such as "0.50 [0.25, 0.75]", or "0.5, 0.6 and 0.7" of seeds."""
-        end = next(
-            (END_FIELDS[word] for word in self.words if word in END_FIELDS), 0
-        )  # 0: the value itself
+        # 0: the value itself
+        end = next((END_FIELDS[word] for word in self.words if word in END_FIELDS), 0)
         numbers = [value[end] for value in values]
         for word in self.words:
             if word in AGGREGATES:

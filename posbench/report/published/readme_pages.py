@@ -61,9 +61,8 @@ def filled_table(match: re.Match) -> str:
     opening, path, number, content, closing = match.groups()
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
-    n_names = sum(
-        cell.strip() in METHOD_COLUMNS for cell in header.split("|")
-    )  # columns of the method
+    # columns of the method
+    n_names = sum(cell.strip() in METHOD_COLUMNS for cell in header.split("|"))
     beginnings = [
         _beginning(line, n_names) for line in content.splitlines() if line not in (header, rule)
     ]

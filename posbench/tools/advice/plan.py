@@ -21,12 +21,13 @@ from posbench.sweep.cost import ModelSize
 # The two options that need no setting.
 UNCHANGED = "as it is"
 CUT = "cut"
+# change frequencies by a factor, which may be fixed
 SCALED_FAMILIES = (
     "pi",
     "ntk",
     "yarn",
     "llama3",
-)  # change frequencies by a factor, which may be fixed
+)
 # Changes frequencies by the length of the text alone, with a factor that overshoots.
 FOLLOWING_FAMILIES = ("dynamic_ntk",)
 # Better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with
@@ -190,7 +191,7 @@ class AdvicePlan:
     def first_stage(self, families: Iterable[str]) -> list[Option]:
         """Options of the first stage: every family by length.
 
-        Those of OVERSHOOT come with a fixed factor too.
+        Those of OVERSHOOTING_FAMILIES come with a fixed factor too.
         """
         factor = 2 * self.probe / self.train_len  # twice the one that reaches the probe
         options = []

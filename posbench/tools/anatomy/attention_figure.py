@@ -33,10 +33,11 @@ RIGHT_OF_MAP = 34  # right of a map
 BETWEEN_LAYERS = 14
 HIDDEN_COLOUR = "#ececec"  # colour of what is not seen
 MOST_HEADS_NUMBERED = 96  # most heads of a model whose maps have numbers
+# most heads of a layer whose curves have names, and intervals
 MOST_HEADS_LABELLED, MOST_HEADS_WITH_BARS = (
     12,
     4,
-)  # most heads of a layer whose curves have names, and intervals
+)
 DOTTED = (0, (1.2, 1.4))
 DASHED = (0, (4, 3))
 

@@ -32,19 +32,20 @@ METHOD_KEYS = ("extension", "scale_attention", "untested")
 HEAD_KEYS = ("entropy", "entropy_half", "first", "sink", "far")
 SIZE_KEYS = ("train_len", "length", "nll", "layer", "kind", "head", "keys")
 CSV_COLUMNS = ("run", "encoding", *METHOD_KEYS, *SIZE_KEYS, *HEAD_KEYS)
+# of evaluate, kept in the file
 EVALUATE_KEYS = (
     "split",
     "documents",
     "seed",
     "dtype",
     "max_length",
-)  # of evaluate, kept in the file
+)
 
 
 class Arm(NamedTuple):
     """Methods under which a model is read, in `words` and made, and the lengths of the texts."""
 
-    words: dict  # values of METHODS
+    words: dict  # values of METHOD_KEYS
     extension: Extension
     scale: ScaleAttention
     lengths: list[int]

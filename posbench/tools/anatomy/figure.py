@@ -25,10 +25,11 @@ from posbench.tools.anatomy.dissect import Anatomy, sampled_distances
 from posbench.tools.anatomy.query_view import LayerView, channel_scores
 
 BLUE, ORANGE = OKABE_ITO[:2]
+# ground: what training held, keys that are not seen
 TRAINED_COLOUR, HIDDEN_COLOUR = (
     "#e7f5f0",
     "#efefef",
-)  # ground: what training held, keys that are not seen
+)
 LEAST_BIAS_SHOWN = -20.0  # nats: with a bias below this a key has practically no weight
 DASHED_STYLE = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
 DOTTED_STYLE = {"color": GREY, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 2}

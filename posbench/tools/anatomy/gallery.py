@@ -47,11 +47,12 @@ DOTTED = (0, (1, 2))
 
 # Layout in inches.
 TILES_IN_LINE = 6  # tiles in a line
+# side of a tile, space right of it, height of a line of tiles
 TILE_SIDE, TILE_GAP, LINE_HEIGHT = (
     1.42,
     0.28,
     2.12,
-)  # side of a tile, space right of it, height of a line of tiles
+)
 TILE_HEAD_HEIGHT = 0.36  # name and words above a tile
 LEFT, INDENT, BELOW = 0.45, 0.1, 0.1  # left of the tiles and of texts, below the last line
 HEADING_DOWN, TEXT_DOWN = 0.2, 0.4  # from the upper edge of a section to its heading and its text

@@ -29,7 +29,7 @@ class JudgedPair:
     encoding: str
     kind: str  # of the other method: extension, scale_attention or train.scale_attention
     other: str
-    fate: str  # a key of WORDS
+    fate: str  # a key of FATE_WORDS
     reason: str = ""
 
 

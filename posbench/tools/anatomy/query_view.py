@@ -134,9 +134,8 @@ def key_biases(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
         if encoding.biases & Bias.DENSE:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, view.layer.index)[:, 0]
         if Bias.GATES in encoding.biases:
-            gates_BHT = encoding.gates(
-                *_arguments_of_zeros(view, 1)
-            )  # alike for all tokens between the two
+            # alike for all tokens between the two
+            gates_BHT = encoding.gates(*_arguments_of_zeros(view, 1))
             total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
         if Bias.CONTENT in encoding.biases:
             content_bias = encoding.content_bias(*_arguments_of_zeros(view, query + 1))

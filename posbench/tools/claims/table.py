@@ -60,9 +60,8 @@ def _unmeasured_by_command(findings: Sequence[Finding]) -> Counter:
     counted: Counter = Counter()
     for finding in findings:
         if finding.primary and finding.verdict == NOT_MEASURED:
-            command = COMMAND_IN_NOTE.match(
-                finding.note
-            )  # of a note such as "REASON: python scripts/..."
+            # of a note such as "REASON: python scripts/..."
+            command = COMMAND_IN_NOTE.match(finding.note)
             counted[command[1] if command else finding.note] += 1
     return counted
 
@@ -217,7 +216,7 @@ def _markdown_table(findings: Sequence[Finding], columns: Sequence[str]) -> str:
 
 
 def _table_row(finding: Finding) -> dict[str, str]:
-    """Cells of a finding by column of HEAD."""
+    """Cells of a finding by column of COLUMNS."""
     row = dict.fromkeys(COLUMNS, "")
     row["claim"] = _endpoint_label(finding)
     row["what is claimed"] = finding.statement

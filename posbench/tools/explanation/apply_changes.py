@@ -18,10 +18,11 @@ from posbench.tools.explanation.config_json import (
 )
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM, fact_of_family
 
+# keys that engines move into the mapping
 MOVED_INTO_MAPPING = (
     "rope_theta",
     "partial_rotary_factor",
-)  # keys that engines move into the mapping
+)
 
 
 class Override(NamedTuple):

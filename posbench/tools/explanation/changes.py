@@ -62,7 +62,7 @@ def read_changes(words: list[str]) -> Changes:
     {'scaling': 'yarn', 'factor': 4}
     """
     changes = Changes()
-    dotted: list[str] = []  # keys behind DOTTED, such as "rope_parameters.factor=4"
+    dotted: list[str] = []  # keys behind DOTTED_FLAG, such as "rope_parameters.factor=4"
     unknown: list[str] = []
     words_left = list(words)
     while words_left:

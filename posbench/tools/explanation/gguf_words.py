@@ -183,9 +183,8 @@ def _latent_keys(rope: Rope, architecture: str) -> dict:
             "it multiplies all logits by the factor on cos and sin, and has no other"
         )
     factor = rope.amplitude
-    if (
-        architecture != "deepseek2"
-    ):  # where llama.cpp's own is 1, else (1 + slope) / (1 + slope * on_all)
+    # where llama.cpp's own is 1, else (1 + slope) / (1 + slope * on_all)
+    if architecture != "deepseek2":
         factor = rope.amplitude * (1 + slope * on_all) / (1 + slope)
     return {LOG_MULTIPLIER_KEY: float(f"{on_all / 10:.12g}"), **_amplitude_key(factor)}
 

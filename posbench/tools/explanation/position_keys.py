@@ -27,7 +27,10 @@ OFF_VALUES = (None, False, 0, 1, "", [], {})  # values that ask for nothing
 
 
 class PositionKey(NamedTuple):
-    """A key about positions that explain does not read. With `decides` no length can be said."""
+    """A key about positions that explain does not read.
+
+    With `hides_length` no length can be said.
+    """
 
     key: str
     value: object

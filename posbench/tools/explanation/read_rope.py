@@ -18,11 +18,12 @@ from posbench.tools.explanation.frequencies import Rope, longrope_amplitude, yar
 
 MOST_CHANNELS = 2**16  # channels of a head
 DESCRIPTION = "The description"  # what an error is about, as its first word
+# types that count from original_max_position_embeddings
 TYPES_WITH_ORIGINAL = (
     "yarn",
     "longrope",
     "llama3",
-)  # types that count from original_max_position_embeddings
+)
 
 
 def valid_base(value: object, default: float = 1e4) -> float:

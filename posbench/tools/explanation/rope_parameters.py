@@ -101,9 +101,8 @@ def _rope_ratio(setting: Setting) -> dict:
         or rope.share != fact_of_family(setting.family, "share")
     ):
         raise CannotExpress(f"{setting.family} reads rope_ratio alone")
-    return {
-        "rope_ratio": short_number(_without_rounding_error(rope.base / 1e4))
-    }  # the base is 10000 times it
+    # the base is 10000 times it
+    return {"rope_ratio": short_number(_without_rounding_error(rope.base / 1e4))}
 
 
 def _tool_merges(config: dict, tool: str) -> bool:

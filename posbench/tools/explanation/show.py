@@ -160,9 +160,8 @@ def _tool_lines(explanation: Explanation) -> str:
     transformers_stops = {finding.stops for finding in explanation.findings}
     if True in transformers_stops:
         subject = "transformers stops at this. What is read above"
-    elif (
-        None in transformers_stops
-    ):  # transformers may compute something else than what is read here
+    # transformers may compute something else than what is read here
+    elif None in transformers_stops:
         subject = "What is read above"
     lines = [f"{subject}, in the words of every tool"]
     for words in explanation.words:

@@ -33,7 +33,8 @@ USUAL_TASK = "niah_single_2"
 
 
 def needle_settings(job: Job, tasks: list | None) -> dict:
-    """Settings of `evaluate` that ask for needles: of `tasks`, of the run's own task, or USUAL.
+    """Settings of `evaluate` that ask for needles: of `tasks`, of the run's own task, or
+    USUAL_TASK.
 
     Raises ConfigError for several tasks."""
     if tasks is not None and len(tasks) != 1:

@@ -136,8 +136,9 @@ class Reading(NamedTuple):
 class Readings:
     """Readings of candidates.
 
-    `of` is {(candidate, length): Reading}, of equal plans of a length the same; `equal` {candidate:
-    itself and those of the very same plans at all lengths}; `left_out` {candidate: reason}.
+    `by_candidate_and_length`: {(candidate, length): Reading}, of equal plans of a length the same.
+    `same_as`: {candidate: itself and those of the very same plans at all lengths}. `left_out`:
+    {candidate: reason}.
     """
 
     by_candidate_and_length: dict[tuple[str, int], Reading] = field(default_factory=dict)

@@ -22,6 +22,7 @@ ROW_HEIGHT = 14
 PLOT_WIDTH = 300
 HEAD_HEIGHT = 24
 BELOW_HEIGHT = 62
+# right where that was asked for
 RIGHT_WHEN_ASKED = (
     "pi",
     "ntk",
@@ -29,7 +30,7 @@ RIGHT_WHEN_ASKED = (
     "llama3",
     "dynamic_ntk",
     "own",
-)  # right where that was asked for
+)
 CSV_COLUMNS = (
     "candidate",
     "words",

@@ -128,9 +128,8 @@ class FirstLook:
         self.loading_seconds = LOADING_PER_PLANNING * (time.monotonic() - self.began)
         self.longest_document = self._longest_document()
         reach = self.train_len if AS_IT_IS in self.left_out else 2 * self.train_len
-        self.longest = min(
-            self.longest_document - 1, reach
-        )  # a text and the token behind its last one
+        # a text and the token behind its last one
+        self.longest = min(self.longest_document - 1, reach)
         if self.longest < 2:
             raise ConfigError(
                 f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"

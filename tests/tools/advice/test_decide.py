@@ -255,9 +255,8 @@ def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():
     losses = made_up(1)
     assert usable_lengths(UNCHANGED, losses, PLAN) == {"surely": 64, "perhaps": 64}
     assert usable_lengths("yarn by length", losses, PLAN)["surely"] == 256
-    assert (
-        usable_lengths("yarn x4", losses, PLAN)["perhaps"] is None
-    )  # it costs 0.1 at 16 tokens already
+    # it costs 0.1 at 16 tokens already
+    assert usable_lengths("yarn x4", losses, PLAN)["perhaps"] is None
 
 
 def test_ranking_keeps_the_given_order_of_equals():
