@@ -45,8 +45,8 @@ class References:
 
     @cached_property
     def floors(self) -> dict[tuple, Evaluation]:
-        """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model
-        was trained with is taken.
+        """{(key, "floor" | "half"): evaluation}. If several fit, one without a further scale is
+        taken.
         """
         floors: dict[tuple, Evaluation] = {}
         for evaluation in self.evaluations:
@@ -106,8 +106,8 @@ class References:
 
 
 def _as_trained(row: dict) -> bool:
-    """True if a row has the scale that the model was trained with."""
-    return row["scale_attention"] == row["trained_scale"]
+    """True if a row was read without a scale beside the one that its model was trained with."""
+    return row["scale_attention"] == "none"
 
 
 def _is_own_floor(protocol: str) -> bool:
@@ -134,7 +134,7 @@ def reference_kind(row: dict) -> str | None:
 
 def is_plain(row: dict) -> bool:
     """True if a row has no extension, and no scale but the one that the model was trained with."""
-    return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
+    return row["extension"] == "none" and _as_trained(row)
 
 
 def sums_of_both(

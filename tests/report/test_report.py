@@ -607,3 +607,26 @@ def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_sa
         (paths[-1].parents[2] / "config.yaml").write_text(json.dumps(config))
     names = {point.encoding for point in collect_report(paths, "", COMMAND).sections[0]}
     assert names == {"rope output_gate=none", "rope output_gate=headwise", "smollm3"}
+
+
+@pytest.mark.parametrize("trained_scale", ["none", 'log_n {"clamp":false}'])
+def test_a_model_is_compared_with_itself_without_extension_whatever_scale_it_was_trained_with(
+    tmp_path, trained_scale
+):
+    paths = [
+        write_eval(
+            tmp_path,
+            "rope",
+            extension,
+            "none",
+            [np.full(TARGETS, loss) for loss in losses],
+            LENGTHS[:2],
+            trained_scale=trained_scale,
+        )
+        for extension, losses in (("none", (3.0, 4.0)), ("pi", (3.25, 3.5)))
+    ]
+    points = collect_report(paths, "", "").sections[0]
+    changes = {(point.extension, point.length): point.change for point in points}
+    assert changes["pi", 64] == pytest.approx(0.25)
+    assert changes["pi", 128] == pytest.approx(-0.5)
+    assert changes["none", 64] is None
