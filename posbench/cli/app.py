@@ -27,26 +27,26 @@ from yaml import YAMLError
 
 from posbench.cli.commands import COMMANDS, Command
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.command_line import exit_code
+from posbench.config.command_line import run_for_exit_code
 from posbench.config.compose import (
     Composer,
     Request,
     check_one_name,
+    check_typed_keys,
     check_vocabulary,
-    check_words,
-    expand,
     experiment_of,
-    loader,
-    long_name,
-    name_group,
-    of_swept,
-    swept,
-    unresolved,
+    hydra_form,
+    hydra_loader,
+    job_cfgs,
+    set_wandb_group,
+    unresolved_values,
+    words_of_jobs,
+    words_of_swept_groups,
 )
-from posbench.config.hydra_errors import GROUPS, sentence
-from posbench.config.names import CONFIGS
-from posbench.config.peer_words import KEYS_ELSEWHERE, like
-from posbench.config.schema import LISTS, check_config
+from posbench.config.hydra_errors import CHOICE_GROUPS, error_sentence
+from posbench.config.names import CONFIGS_FOLDER
+from posbench.config.peer_words import KEYS_ELSEWHERE, normalized_word
+from posbench.config.schema import LIST_KEYS, check_config
 from posbench.config.typed_args import shown
 
 ONLY_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -73,7 +73,7 @@ class Composed(NamedTuple):
 def run_with_hydra(command: Command) -> None:
     """Compose the yaml of a command with sys.argv, hand it all jobs, and exit with its code."""
     sys.argv[1:1] = command.words
-    sys.exit(exit_code(lambda: _run(command)))
+    sys.exit(run_for_exit_code(lambda: _run(command)))
 
 
 def _run(command: Command) -> int | None:
@@ -88,11 +88,13 @@ def _run(command: Command) -> int | None:
     if any(getattr(flags, name) for name in FLAGS_OF_HYDRA):
         # makes Hydra raise its errors instead of printing many lines
         os.environ["HYDRA_FULL_ERROR"] = "1"
-        main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)
+        main = hydra.main(
+            version_base="1.3", config_path=str(CONFIGS_FOLDER), config_name=command.yaml
+        )
         with _errors_as_one_sentence():
             main(lambda _: None)()
         return 0
-    folder = os.path.abspath(flags.config_path or CONFIGS)
+    folder = os.path.abspath(flags.config_path or CONFIGS_FOLDER)
     with hydra.initialize_config_dir(folder, job_name=command.yaml, version_base="1.3"):
         with _errors_as_one_sentence():
             composed = _compose(flags, flags.config_name or command.yaml)
@@ -104,7 +106,7 @@ def _adapt_hydra() -> None:
     # Hydra calls it for listings, completion and glob(*)
     ConfigRepository.get_group_options = _visible_choices
     Plugins.instance()  # registers the schemas
-    for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
+    for path in (CONFIGS_FOLDER / "hydra" / "launcher").glob("*.yaml"):
         ConfigStore.instance().repo["hydra"]["launcher"].pop(path.name, None)
 
 
@@ -122,10 +124,10 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     sweep = flags.multirun
     words = flags.overrides
     # This composition, of what all jobs share, has none of the values that a sweep takes.
-    later = of_swept(words) if sweep else []
+    later = words_of_swept_groups(words) if sweep else []
     first = [word for word in words if word not in later]
     mode = RunMode.MULTIRUN if sweep else RunMode.RUN
-    cfg = loader(flags.config_dir).load_configuration(config_name, first, mode)
+    cfg = hydra_loader(flags.config_dir).load_configuration(config_name, first, mode)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
     launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
     sweeper = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True)
@@ -139,11 +141,11 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     job_words = [word for word in words if word not in hydras_words]
     composer = Composer(config_name, hydras_words)
     if not sweep:
-        return Composed([ComposedJob(unresolved(cfg), job_words)], composer, launcher, sweep)
+        return Composed([ComposedJob(unresolved_values(cfg), job_words)], composer, launcher, sweep)
     axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
     groups = {word.lstrip("+~").partition(".")[0] for word in later}
     jobs = []
-    for choices in swept([*axes, *job_words]):
+    for choices in words_of_jobs([*axes, *job_words]):
         with _errors_as_one_sentence(
             " ".join(word for word in choices if word.partition("=")[0] in groups)
         ):
@@ -154,14 +156,14 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
 def _execute(command: Command, composed: Composed) -> int | None:
     """Check the jobs and call the command with all cells of their grids. Returns the exit code."""
     for job in composed.jobs:
-        check_words(job.values, job.words)
+        check_typed_keys(job.values, job.words)
     names = [job.values.get("name") for job in composed.jobs]
     check_one_name(names)
     first = composed.jobs[0]
     experiment = experiment_of(first.values, first.words)
     cfgs = []
     for job in composed.jobs:
-        cells = [check_config(cfg) for cfg in expand(job.values, job.words, composed.composer)]
+        cells = [check_config(cfg) for cfg in job_cfgs(job.values, job.words, composed.composer)]
         if any(
             cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cells
         ):
@@ -173,7 +175,7 @@ def _execute(command: Command, composed: Composed) -> int | None:
     check_vocabulary(cfgs, first.words)
     sweep = composed.sweep or "grid" in experiment
     if sweep:
-        name_group(cfgs)
+        set_wandb_group(cfgs)
     request = Request(cfgs, experiment, sweep, composed.launcher, first.words)
     return command.function()(request)
 
@@ -221,7 +223,7 @@ def _errors_as_one_sentence(words: str = "") -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        message = sentence(error)
+        message = error_sentence(error)
         if not message.startswith(words):
             message = f"{words}: {message}"
         raise ConfigError(message) from error
@@ -248,7 +250,7 @@ def _parsed_flags(command: Command) -> argparse.Namespace:
         flags.remove(word)
     parsed.multirun = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
     parsed.overrides = [
-        long_name(_with_key(word, command, parsed.multirun)) for word in parsed.overrides
+        hydra_form(_with_key(word, command, parsed.multirun)) for word in parsed.overrides
     ]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
@@ -260,7 +262,7 @@ def _refuse_flag(message: str) -> NoReturn:
     if message.startswith("unrecognized") and unknown:
         message = f"{unknown[0]} is not a flag"
         name, _, value = unknown[0].lstrip("-").partition("=")
-        name = like(name)
+        name = normalized_word(name)
         word = f"{KEYS_ELSEWHERE.get(name, name)}={value or 'VALUE'}"
         raise ConfigError(
             f"{message}: values are typed without dashes, as {word}; --help shows how"
@@ -277,7 +279,7 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
     key, equals, value = word.partition("=")
     if command.add_key and not equals:
         return command.add_key(word)
-    if key in GROUPS and value.startswith("["):
+    if key in CHOICE_GROUPS and value.startswith("["):
         choices = value.strip("[]").replace(" ", "")
         raise ConfigError(
             f"{word} lists several choices, and a job has one: for a job with each, type -m"
@@ -285,7 +287,7 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
         )
     if key == "out" and command.folder_key == "report_dir":
         return f"report_dir={value}"
-    is_list = key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)
+    is_list = key.lstrip("+") in LIST_KEYS and "," in value and not re.search(r"[][(){}]", value)
     return f"{key}=[{value}]" if is_list and not sweep else word
 
 

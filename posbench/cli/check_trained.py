@@ -6,7 +6,7 @@ from pathlib import Path
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import FIELDS_ADDED_LATER, canonical, method_name
-from posbench.config.schema import SOURCE, TRAINING, typed
+from posbench.config.schema import TRAINING_PARTS, USUAL_SOURCE, typed_group
 from posbench.data.sources import WITHOUT_FILE
 from posbench.results.run_metadata import ABSENT_WORD, OWN_FILES, typed_text
 from posbench.runs.directory import Run
@@ -55,7 +55,7 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
     differing = [
         key
         for key in sorted(keys)
-        if key.split(".")[0] in TRAINING
+        if key.split(".")[0] in TRAINING_PARTS
         and _shared_value(trained, key) != _shared_value(requested, key)
     ]
     if differing:
@@ -116,9 +116,9 @@ def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str,
 
 def _training_settings(cfg: dict) -> dict:
     """Settings of a training, with the schema's defaults. Raises KeyError where a part lacks."""
-    parts = {part: cfg[part] for part in TRAINING}
-    train = typed("train", parts["train"])
-    parts["model"] = asdict(typed("model", parts["model"]))
+    parts = {part: cfg[part] for part in TRAINING_PARTS}
+    train = typed_group("train", parts["train"])
+    parts["model"] = asdict(typed_group("model", parts["model"]))
     parts["train"] = {**asdict(train), "length": train.lengths}
     return canonical(parts)
 
@@ -151,7 +151,7 @@ def _typed_words(settings: dict, keys: list[str]) -> str:
     for key in keys:
         value = _dotted_value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
         if isinstance(value, dict) and key == "data":
-            is_own = (value.get("source") or {}).get("_target_") == SOURCE
+            is_own = (value.get("source") or {}).get("_target_") == USUAL_SOURCE
             value = OWN_FILES if is_own else value.get("name")
         elif isinstance(value, dict) and "_target_" in value:
             value = method_name(value)

@@ -11,15 +11,15 @@ from posbench.cli.commands import COMMANDS, GROUPS, find_command
 from posbench.cli.key_help import docstring_line, explain_words, keys_and_folders
 from posbench.cli.start import run_command
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.command_line import exit_code
-from posbench.config.names import SCRIPTS
+from posbench.config.command_line import run_for_exit_code
+from posbench.config.names import SCRIPTS_FOLDER
 from posbench.config.peer_words import COMMANDS_ELSEWHERE
 
 
 def main() -> None:
     """Run the command that the first word names with the words behind it; without one, list all."""
     name, *words = sys.argv[1:] or ["--help"]
-    code = exit_code(lambda: _run(name, words))
+    code = run_for_exit_code(lambda: _run(name, words))
     if code:
         sys.exit(code)
 
@@ -37,7 +37,7 @@ def _run(name: str, words: list[str]) -> None:
     elif name == "-sc":
         _complete(names)
     elif name in names:
-        sys.argv = [str(SCRIPTS / f"{name}.py"), *words]
+        sys.argv = [str(SCRIPTS_FOLDER / f"{name}.py"), *words]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
         hint = did_you_mean(name, names, COMMANDS_ELSEWHERE.get(name))
@@ -73,7 +73,7 @@ def _group_help(group: str) -> str:
     lines = [f"\n{group.capitalize()}\n"]
     for command in COMMANDS:
         if command.group == group:
-            summary = docstring_line(SCRIPTS / f"{command.name}.py")
+            summary = docstring_line(SCRIPTS_FOLDER / f"{command.name}.py")
             summary = summary.partition(": python scripts/")[0].rstrip(".")  # without its call
             lines.append(f"  {command.name:{width}}  {summary}\n")
     return "".join(lines)

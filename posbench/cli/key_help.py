@@ -11,7 +11,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.layout import wrapped
-from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
+from posbench.config.names import CONFIGS_FOLDER, PACKAGE_FOLDER, SCRIPTS_FOLDER
 
 YAML_LINE = re.compile(
     r"(?P<indent> *)(?:- )?(?P<key>[A-Za-z_]\w*):"
@@ -36,7 +36,7 @@ class Described:
     choice: str | None = None  # extension=yarn that has it; None: all choices of its group
 
 
-def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS,)) -> str:
+def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS_FOLDER,)) -> str:
     """Text on keys (evaluate.windows), groups, choices (extension=yarn) and scripts (advise).
 
     Yamls are those of `folders`, of which the first is posbench's own. Raises ConfigError for
@@ -49,7 +49,7 @@ def keys_and_folders(words: list[str]) -> tuple[list[str], list[Path]]:
 
     Raises ConfigError for a DIR that is not there."""
     keys = []
-    folders = [CONFIGS]
+    folders = [CONFIGS_FOLDER]
     remaining = iter(words)
     for word in remaining:
         flag, equals, place = word.partition("=")
@@ -84,10 +84,10 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
         ]
         if entries:
             return _explain_key(word, entries)
-    yaml = CONFIGS / f"{word}.yaml"
+    yaml = CONFIGS_FOLDER / f"{word}.yaml"
     if yaml.is_file():
         return _explain_yaml("", yaml, folders, list(_read_yaml(yaml, "", None)))
-    script = SCRIPTS / f"{word}.py"
+    script = SCRIPTS_FOLDER / f"{word}.py"
     if script.is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
     choices = [
@@ -132,7 +132,7 @@ def _explain_key(word: str, entries: list[Described]) -> str:
 def _is_default(entry: Described, entries: list[Described]) -> bool:
     """True if a command that chooses nothing has this default."""
     group = entry.key.partition(".")[0]
-    run_yaml = (CONFIGS / "run.yaml").read_text(encoding="utf-8")
+    run_yaml = (CONFIGS_FOLDER / "run.yaml").read_text(encoding="utf-8")
     choices = dict(DEFAULT_CHOICE.findall(run_yaml))  # {group: its choice}
     chosen = f"{group}={choices[group]}" if group in choices else None
     if entry.choice is None:  # of all choices, unless the chosen one has another default
@@ -180,7 +180,7 @@ def _choice_names(files: dict[str, Path]) -> list[str]:
 
 def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[Described]:
     """Keys of run.yaml and of all groups' yamls; those of default and _NAME have no choice."""
-    yield from _read_yaml(CONFIGS / "run.yaml", "", None)
+    yield from _read_yaml(CONFIGS_FOLDER / "run.yaml", "", None)
     for group, files in groups.items():
         if group == "experiment":  # whose keys are those of the other groups
             continue
@@ -227,7 +227,7 @@ def _beginning_of_yaml(file: Path, folders: Sequence[Path]) -> str:
     if target is None:
         return ""
     module = Path(*target[1].split(".")).with_suffix(".py")
-    for folder in (PACKAGE.parent, *folders[1:]):  # a user's classes lie beside the yamls
+    for folder in (PACKAGE_FOLDER.parent, *folders[1:]):  # a user's classes lie beside the yamls
         if (folder / module).is_file():
             return docstring_line(folder / module)
     return ""

@@ -26,14 +26,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
-from posbench.config.hydra_errors import sentence
-from posbench.config.names import group_yamls, with_choices
-from posbench.config.schema import DATA, JOB, SWEEP_NAME, Size
+from posbench.config.hydra_errors import error_sentence
+from posbench.config.names import shipped_yamls, with_choice_keys
+from posbench.config.schema import DATA_TYPES, JOB_TYPES, SWEEP_NAME_CHECK, Size
 from posbench.config.typed_args import convert
 
-EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
-VALUE = str | int | float | bool | list | None  # of a single word
-PARTS_OF_SWEEP = (
+EXPERIMENT_KEYS = ("name", "title", "base", "grid", "tolerance", "next", "first")
+PLAIN_VALUE = str | int | float | bool | list | None  # types of one word's value
+PARTS_OF_SWEEP = (  # hashed into the name of its group in wandb
     "encoding",
     "extension",
     "scale_attention",
@@ -43,10 +43,11 @@ PARTS_OF_SWEEP = (
     "evaluate",
     "seed",
 )
-TARGET = "target_len"  # argument of a method that makes its factor the same at all lengths
+# argument of a method that makes its factor the same at all lengths
+TARGET_LENGTH_KEY = "target_len"
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 # {key whose value is not typed: words that fill it in}
-FILLED_IN = {
+FILLED_IN_BY = {
     "model.checkpoint": "model=hf model.path=PATH",
     "model.engine": "model=server",
     "train.parent": "finetune= beside run=DIR",
@@ -79,7 +80,7 @@ class Request:
         return self.name
 
 
-def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
+def hydra_loader(config_dir: str | None = None) -> ConfigLoaderImpl:
     """The loader of the initialized Hydra, which also searches `config_dir`.
 
     Raises ConfigError where that is not a folder."""
@@ -98,18 +99,18 @@ def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
 
 
 # {repository: {(its folders, group): yamls}}; a sweep asks for its tasks and texts cell by cell
-_yamls: WeakKeyDictionary = WeakKeyDictionary()
+_cached_yamls: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def yamls(group: str) -> dict[str, dict]:
+def all_yamls(group: str) -> dict[str, dict]:
     """{name: content} of a group's yamls, with those of --config-dir.
 
     Where no Hydra is initialized, they are those of posbench's own alone."""
     if not GlobalHydra.instance().is_initialized():
-        return group_yamls(group)
-    repository = loader().repository
+        return shipped_yamls(group)
+    repository = hydra_loader().repository
     folders = tuple(source.path for source in repository.get_sources())
-    read_yamls = _yamls.setdefault(repository, {})
+    read_yamls = _cached_yamls.setdefault(repository, {})
     if (folders, group) not in read_yamls:
         read_yamls[folders, group] = {
             name: OmegaConf.to_container(repository.load_config(f"{group}/{name}").config)
@@ -119,19 +120,19 @@ def yamls(group: str) -> dict[str, dict]:
     return read_yamls[folders, group]
 
 
-def swept(words: list[str]) -> list[list[str]]:
+def words_of_jobs(words: list[str]) -> list[list[str]]:
     """The words of each job of a sweep: -m a=1,2 b=3,4. Raises ConfigError for more than
     MOST_JOBS.
     """
-    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
-    counts = {override.input_line: _count(override) for override in overrides}
-    check_number(math.prod(counts.values()), max(counts, key=counts.get, default=""))
+    overrides = OverridesParser.create(config_loader=hydra_loader()).parse_overrides(words)
+    counts = {override.input_line: _number_of_values(override) for override in overrides}
+    check_job_count(math.prod(counts.values()), max(counts, key=counts.get, default=""))
     (jobs,) = BasicSweeper.split_arguments(overrides, None)  # None: all in one batch
     return jobs
 
 
-def _count(override: Override) -> int:
-    """Number of values of a word: 3 of seed=0,1,2 and of seed=range(0,3), 1 of seed=0."""
+def _number_of_values(override: Override) -> int:
+    """Number of jobs that a word makes: 3 of seed=0,1,2 and of seed=range(0,3), 1 of seed=0."""
     if not override.is_sweep_override():
         return 1
     value = override.value()
@@ -146,7 +147,7 @@ def _count(override: Override) -> int:
     return len(list(override.sweep_string_iterator()))
 
 
-def check_number(jobs: int, longest: str) -> None:
+def check_job_count(jobs: int, longest: str) -> None:
     """Raise ConfigError for a sweep of more than MOST_JOBS jobs; `longest` is the word, or key of a
     grid, with most values.
     """
@@ -157,11 +158,11 @@ def check_number(jobs: int, longest: str) -> None:
         )
 
 
-def of_swept(words: list[str]) -> list[str]:
-    """Words that set a key of a swept group, which its choices alone may have.
+def words_of_swept_groups(words: list[str]) -> list[str]:
+    """Words that set a key of a swept group, which only some of its choices may have.
 
     Of -m extension=yarn,ntk extension.mode=fixed that is the second."""
-    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
+    overrides = OverridesParser.create(config_loader=hydra_loader()).parse_overrides(words)
     groups = {override.key_or_group for override in overrides if override.is_sweep_override()}
     words_of_groups = []
     for word, override in zip(words, overrides, strict=True):
@@ -171,14 +172,14 @@ def of_swept(words: list[str]) -> list[str]:
     return words_of_groups
 
 
-def unresolved(cfg: DictConfig) -> dict:
+def unresolved_values(cfg: DictConfig) -> dict:
     """A composed configuration as plain values, without Hydra's own part.
 
     Interpolations and ??? stay as they are written. Methods of the user's own hold the names of
-    their yamls (`with_choices`), which are known where Hydra's part is there."""
+    their yamls (`with_choice_keys`), which are known where Hydra's part is there."""
     keys = [key for key in cfg if key != "hydra"]
     values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, keys))
-    return with_choices(values, cfg.hydra.runtime.choices if "hydra" in cfg else {})
+    return with_choice_keys(values, cfg.hydra.runtime.choices if "hydra" in cfg else {})
 
 
 class Composer:
@@ -191,7 +192,7 @@ class Composer:
     def __init__(self, config_name: str = "run", hydra: list[str] | None = None):
         self.config_name = config_name
         self.hydra = list(hydra or [])
-        self.loader = loader()
+        self.loader = hydra_loader()
         _, self.yamls = self.loader._parse_overrides_and_create_caching_repo(
             config_name, self.hydra
         )
@@ -207,8 +208,8 @@ class Composer:
         choices = []
         overrides = []
         for word in words:
-            override, chooses = self._parse(word)
-            if chooses:
+            override, is_choice = self._parse(word)
+            if is_choice:
                 choices.append(override.input_line)
             else:
                 overrides.append(override)
@@ -216,7 +217,7 @@ class Composer:
         values = composed
         try:
             for override in overrides:
-                values = _replaced(values, override)
+                values = _with_override(values, override)
         except (KeyError, TypeError):
             # not one plain value for another: left to Hydra, which also words the refusal
             cfg = OmegaConf.create(composed)
@@ -226,7 +227,7 @@ class Composer:
         return values
 
     def _parse(self, word: str) -> tuple[Override, bool]:
-        """The override of a word, and whether it chooses from a group."""
+        """The override of a word, and whether it chooses from a group, as encoding=rope does."""
         (override,) = OverridesParser.create(config_loader=self.loader).parse_overrides([word])
         return override, bool(self.yamls.get_group_options(override.key_or_group))
 
@@ -270,35 +271,36 @@ class Composer:
             return None
         if not OmegaConf.is_dict(yaml.config):
             return None
-        return with_choices({group: OmegaConf.to_container(yaml.config)}, {group: name})[group]
+        return with_choice_keys({group: OmegaConf.to_container(yaml.config)}, {group: name})[group]
 
     def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""
         cfg = self.loader.load_configuration(self.config_name, [*self.hydra, *words], RunMode.RUN)
-        return unresolved(cfg), dict(cfg.hydra.runtime.choices)
+        return unresolved_values(cfg), dict(cfg.hydra.runtime.choices)
 
 
-def _replaced(values: dict, override: Override) -> dict:
+def _with_override(values: dict, override: Override) -> dict:
     """A copy of `values` with one value replaced.
 
     Raises KeyError or TypeError where Hydra has to do it."""
     value = override.value()
     adds = override.is_add() or override.is_force_add()
-    if adds or override.is_delete() or override.package or not isinstance(value, VALUE):
-        raise TypeError
+    if adds or override.is_delete() or override.package or not isinstance(value, PLAIN_VALUE):
+        raise TypeError  # left to Hydra
 
-    def within(part: dict, key: str, deeper: list[str]) -> dict:
+    def copy_with_value(part: dict, key: str, deeper: list[str]) -> dict:
+        """A copy of `part` with the value below `key`, at the keys `deeper`."""
         if deeper:
-            return {**part, key: within(part[key], deeper[0], deeper[1:])}
+            return {**part, key: copy_with_value(part[key], deeper[0], deeper[1:])}
         if isinstance(part[key], dict):
-            raise TypeError
+            raise TypeError  # a mapping in whose place a value stands would lose its keys
         return {**part, key: value}
 
     first, *deeper = override.key_or_group.split(".")
-    return within(values, first, deeper)
+    return copy_with_value(values, first, deeper)
 
 
-def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
+def job_cfgs(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
     """Resolved configurations of the jobs of `cfg`: itself, or the cells of its experiment's grid.
     The command line overrides the grid.
 
@@ -307,7 +309,7 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     experiment = experiment_of(cfg, overrides)
     name = experiment["name"]
     if "grid" not in experiment:
-        return [resolved_values(fixed_by_target(cfg, overrides), name)]
+        return [resolved_values(with_fixed_mode(cfg, overrides), name)]
     _check_grid(experiment)
     composer = composer or Composer()
     typed = {word.split("=", 1)[0].lstrip("+~"): word for word in overrides}  # {key: word}
@@ -317,14 +319,14 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
         for choice in _cells_of_block(block):
             chosen = {**(experiment.get("base") or {}), **choice}
             words = {key: _grid_word(key, value) for key, value in chosen.items()} | typed
-            words = [f"experiment={name}", *map(long_name, words.values())]
-            values = fixed_by_target(compose(words, composer), words)
+            words = [f"experiment={name}", *map(hydra_form, words.values())]
+            values = with_fixed_mode(compose(words, composer), words)
             values = resolved_values(values, name)
             cells[json.dumps(values, sort_keys=True)] = values
     return list(cells.values())
 
 
-def fixed_by_target(values: dict, words: Iterable[str]) -> dict:
+def with_fixed_mode(values: dict, words: Iterable[str]) -> dict:
     """`values` with mode=fixed for each method whose target_len is set by `words` and whose mode is
     not, since a length to reach can mean nothing else.
 
@@ -332,23 +334,24 @@ def fixed_by_target(values: dict, words: Iterable[str]) -> dict:
     keys = [_key_of(word) for word in words]
     for key in keys:
         method, _, argument = key.rpartition(".")
-        if argument == TARGET and method and f"{method}.mode" not in keys:
-            values = _fixed(values, method.split("."))
+        if argument == TARGET_LENGTH_KEY and method and f"{method}.mode" not in keys:
+            values = _with_fixed_mode_at(values, method.split("."))
     return values
 
 
-def _fixed(values: dict, place: list[str]) -> dict:
+def _with_fixed_mode_at(values: dict, place: list[str]) -> dict:
     """`values` whose method at the keys `place` has mode=fixed, if it has a mode and a target."""
     if not place:
-        has_target = "mode" in values and values.get(TARGET) is not None
+        has_target = "mode" in values and values.get(TARGET_LENGTH_KEY) is not None
         return {**values, "mode": "fixed"} if has_target else values
     first, *deeper = place
     if not isinstance(values.get(first), dict):
         return values
-    return {**values, first: _fixed(values[first], deeper)}
+    return {**values, first: _with_fixed_mode_at(values[first], deeper)}
 
 
 def _check_grid(experiment: dict) -> None:
+    """Raise ConfigError for an experiment without a name, or whose grid is no list of blocks."""
     name = experiment["name"]
     base = experiment.get("base") or {}
     grid = experiment["grid"]
@@ -356,8 +359,8 @@ def _check_grid(experiment: dict) -> None:
         raise ConfigError(
             "The experiment has no name: add `name:` with the name of its file to the yaml."
         )
-    blocks = isinstance(grid, list) and grid and all(isinstance(block, dict) for block in grid)
-    if not blocks or not isinstance(base, dict):
+    has_blocks = isinstance(grid, list) and grid and all(isinstance(block, dict) for block in grid)
+    if not has_blocks or not isinstance(base, dict):
         raise ConfigError(
             f"experiment={name} needs a grid that is a list of blocks (key: value or list), and"
             " base a block."
@@ -369,7 +372,7 @@ def _cells_of_block(block: dict) -> Iterator[dict]:
     axes = {key: _axis_values(key, values) for key, values in block.items()}
     counts = {key: len(values) for key, values in axes.items()}
     longest = max(counts, key=counts.get, default="")
-    check_number(math.prod(counts.values()), f"experiment.grid's {longest}")
+    check_job_count(math.prod(counts.values()), f"experiment.grid's {longest}")
     for choice in itertools.product(*axes.values()):
         yield dict(zip(axes, choice, strict=True))
 
@@ -390,11 +393,11 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     A yaml with `# @package _global_` changes the configuration itself. It is one job, named by the
     word that chose it."""
     if "experiment" not in cfg:
-        unknown = sorted(set(map(str, cfg)) - set(JOB))
+        unknown = sorted(set(map(str, cfg)) - set(JOB_TYPES))
         if unknown:
             raise ConfigError(
-                f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB)}: --cfg job prints all"
-                " keys."
+                f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB_TYPES)}: --cfg job prints"
+                " all keys."
             )
         names = [word.partition("=")[2] for word in overrides if word.startswith("experiment=")]
         return {"name": names[-1] if names else None}
@@ -402,13 +405,13 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
         raise ConfigError(f"experiment={cfg['experiment']} must be a mapping of keys to values.")
     experiment = {"name": None, **cfg["experiment"]}
     name = experiment["name"]
-    unknown = sorted(set(experiment) - set(EXPERIMENT), key=str)
+    unknown = sorted(set(experiment) - set(EXPERIMENT_KEYS), key=str)
     if unknown:
         raise ConfigError(
             f"experiment={name}: {unknown[0]} is not a key of"
-            f" experiments{did_you_mean(unknown[0], EXPERIMENT)}; the yaml holds"
-            f" {', '.join(EXPERIMENT)}, or begins with the line '# @package _global_' and holds"
-            " values as --cfg job prints them."
+            f" experiments{did_you_mean(unknown[0], EXPERIMENT_KEYS)}; the yaml holds"
+            f" {', '.join(EXPERIMENT_KEYS)}, or begins with the line '# @package _global_' and"
+            " holds values as --cfg job prints them."
         )
     if experiment.get("base") and "grid" not in experiment:
         raise ConfigError(
@@ -419,7 +422,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     return experiment
 
 
-def check_words(values: dict, words: list[str]) -> None:
+def check_typed_keys(values: dict, words: list[str]) -> None:
     """Raise ConfigError for a word that removes a key, or adds one that nothing reads."""
     for word in words:
         key = _key_of(word)
@@ -428,15 +431,16 @@ def check_words(values: dict, words: list[str]) -> None:
                 f"{word} removes a key that posbench needs: give it another value instead."
             )
         # A key that posbench fills in, or one below it.
-        filled_in = next((name for name in FILLED_IN if f"{key}.".startswith(f"{name}.")), None)
+        filled_in = next((name for name in FILLED_IN_BY if f"{key}.".startswith(f"{name}.")), None)
         if filled_in:
             raise ConfigError(
-                f"{word} sets a value that posbench fills in: give {FILLED_IN[filled_in]} instead."
+                f"{word} sets a value that posbench fills in: give {FILLED_IN_BY[filled_in]}"
+                " instead."
             )
-        if word.startswith("+") and not _is_read(key, values):
+        if word.startswith("+") and not _is_key_read(key, values):
             raise ConfigError(
-                f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints"
-                " all keys."
+                f"{word} adds a key that nothing reads{did_you_mean(key, JOB_TYPES)}: --cfg job"
+                " prints all keys."
             )
 
 
@@ -461,18 +465,19 @@ def _key_of(word: str) -> str:
     return key.rpartition("@")[2]  # GROUP@KEY puts a yaml of a group at a key
 
 
-def _is_read(key: str, values: dict) -> bool:
+def _is_key_read(key: str, values: dict) -> bool:
     """True if posbench reads a key, or a yaml's ${...} names it."""
     group, _, name = key.partition(".")
     if group == "data" and name:
-        is_known = name in DATA or name.startswith("source.")
+        is_known = name in DATA_TYPES or name.startswith("source.")
     else:
-        is_known = group in JOB
-    last = re.escape(key.rpartition(".")[2])
-    return is_known or bool(re.search(rf"\$\{{[^}}]*\b{last}\b", repr(values)))
+        is_known = group in JOB_TYPES
+    name_in_group = re.escape(key.rpartition(".")[2])
+    is_interpolated = re.search(rf"\$\{{[^}}]*\b{name_in_group}\b", repr(values))
+    return is_known or bool(is_interpolated)
 
 
-def check_effect(words: Iterable[str], keys: Collection[str], reason: str) -> None:
+def check_words_have_effect(words: Iterable[str], keys: Collection[str], reason: str) -> None:
     """Raise ConfigError for a word that sets none of `keys`, since it has no effect."""
     for word in words:
         if word.lstrip("+~").partition("=")[0] not in keys:
@@ -487,15 +492,15 @@ def _axis_values(key: str, values: object) -> list:
     return values if isinstance(values, list) else [values]
 
 
-def long_name(override: str) -> str:
+def hydra_form(override: str) -> str:
     """Hydra's longer form of train.scale_attention=NAME, which chooses from the group
     scale_attention. Other words stay.
     """
-    name = "train.scale_attention="
-    return f"scale_attention@{override}" if override.startswith(name) else override
+    is_trained_scale = override.startswith("train.scale_attention=")
+    return f"scale_attention@{override}" if is_trained_scale else override
 
 
-def name_group(cfgs: list[dict]) -> None:
+def set_wandb_group(cfgs: list[dict]) -> None:
     """Set log.group of an unnamed sweep for wandb: a hash, so that the same sweep gets it again."""
     settings = [[cfg.get(part) for part in PARTS_OF_SWEEP] for cfg in cfgs]
     name = f"sweep-{sha256_json(settings)[:8]}"
@@ -518,7 +523,7 @@ def compose(words: list[str], composer: Composer) -> dict:
     try:
         return composer.values(words)
     except Exception as error:
-        raise ConfigError(f"{words[0]} does not compose: {sentence(error)}") from error
+        raise ConfigError(f"{words[0]} does not compose: {error_sentence(error)}") from error
 
 
 def resolved_values(values: dict, experiment: str | None = None) -> dict:
@@ -538,9 +543,9 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
                 f"{key} has no value: give it on the command line, or choose another option of its"
                 " group."
             ) from error
-    values = _with_own_extensions(values)
+    values = _with_users_extensions(values)
     name = values.get("name")
-    if name is None and experiment and SWEEP_NAME.holds(experiment):
+    if name is None and experiment and SWEEP_NAME_CHECK.holds(experiment):
         name = experiment
     log = {**values["log"], "group": values["log"]["group"] or name or experiment}
     resolved = {**values, "name": name, "log": log}
@@ -548,20 +553,20 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
     return resolved
 
 
-def _with_own_extensions(values: dict) -> dict:
+def _with_users_extensions(values: dict) -> dict:
     """Values in which train.validate_extensions holds the user's own extensions as their yamls."""
     chosen = (values.get("train") or {}).get("validate_extensions")
     names = chosen if isinstance(chosen, list) else [chosen]
     names_of_user = [
-        name for name in names if isinstance(name, str) and name not in group_yamls("extension")
+        name for name in names if isinstance(name, str) and name not in shipped_yamls("extension")
     ]
     if not names_of_user:
         return values
     nodes = {}
-    own_yamls = yamls("extension")
+    own_yamls = all_yamls("extension")
     for name in names_of_user:
         if name in own_yamls:
-            node = with_choices({"extension": own_yamls[name]}, {"extension": name})
+            node = with_choice_keys({"extension": own_yamls[name]}, {"extension": name})
             nodes[name] = node["extension"]
     extensions = [nodes.get(name, name) if isinstance(name, str) else name for name in names]
     return {**values, "train": {**values["train"], "validate_extensions": extensions}}

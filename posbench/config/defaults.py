@@ -9,33 +9,33 @@ from posbench.config.schema import JobConfig, TrainConfig
 
 # training length in tokens above which the defaults of `evaluate` are those of a text that takes
 # seconds to read
-LONG = 1024
+LONG_TRAINING = 1024
 # usual number of validations at several lengths: enough points for a curve
-VALIDATIONS = 20
+USUAL_VALIDATIONS = 20
 
 
-def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
+def resolved_config(cfg: dict, auto_dtype: str | None = None) -> JobConfig:
     """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers
     and words, not nulls.
 
-    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
+    `auto_dtype` is what dtype=auto means; None: the format that this machine multiplies fastest.
     Raises ConfigError as `check_config` does, and for lengths that contradict evaluate.max_length.
     """
     config = JobConfig.of(cfg)
-    auto = auto or fast_dtype(config.device)
+    auto_dtype = auto_dtype or fast_dtype(config.device)
     train_len = config.train.origin  # a child is evaluated on the targets of its parent
     evaluate = config.evaluate
-    long = train_len > LONG
-    multiples = (1, 2, 4) if long else (1, 2, 4, 8, 16)
+    is_long = train_len > LONG_TRAINING
+    multiples = (1, 2, 4) if is_long else (1, 2, 4, 8, 16)
     usual = [n * train_len for n in multiples]
     largest = evaluate.max_length
     if not largest:
         # Lengths that are left out do not move the windows, unless the usual ones cost too much.
-        largest = max(evaluate.lengths if long and evaluate.lengths else usual)
+        largest = max(evaluate.lengths if is_long and evaluate.lengths else usual)
     lengths = evaluate.lengths or [length for length in usual if length <= largest]
     lengths = sorted(set(lengths))
-    reads_training = not (config.model.path or config.model.engine or evaluate.text)
-    if evaluate.split == "all" and reads_training:
+    scores_training_text = not (config.model.path or config.model.engine or evaluate.text)
+    if evaluate.split == "all" and scores_training_text:
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen:"
             " choose test or validation, another text (evaluate.text), or evaluate a checkpoint"
@@ -55,21 +55,21 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
         evaluate,
         max_length=largest,
         lengths=lengths,
-        windows=evaluate.windows or (8 if long else 512),
+        windows=evaluate.windows or (8 if is_long else 512),
         targets=evaluate.targets or usual_targets(train_len),
         floor_block=evaluate.floor_block or usual_floor_block(train_len),
-        protocol=evaluate.protocol or _usual_protocol(config.data),
-        dtype=auto if evaluate.dtype == "auto" else evaluate.dtype,
+        protocol=evaluate.protocol or _usual_protocols(config.data),
+        dtype=auto_dtype if evaluate.dtype == "auto" else evaluate.dtype,
     )
-    return replace(config, evaluate=evaluate, train=_resolved_training(config.train, auto))
+    return replace(config, evaluate=evaluate, train=_resolved_training(config.train, auto_dtype))
 
 
-def _resolved_training(train: TrainConfig, auto: str) -> TrainConfig:
+def _resolved_training(train: TrainConfig, auto_dtype: str) -> TrainConfig:
     """Settings of a training with its number format, and with when and how it is validated."""
     if train.dtype == "auto":
-        train = replace(train, dtype=auto)
+        train = replace(train, dtype=auto_dtype)
     if train.validate_every is None:
-        every = max(1, train.steps // VALIDATIONS) if train.validate_lengths else 0
+        every = max(1, train.steps // USUAL_VALIDATIONS) if train.validate_lengths else 0
         train = replace(train, validate_every=every)
     if train.validate_lengths:
         train = replace(train, validate_lengths=sorted(set(train.validate_lengths)))
@@ -89,10 +89,11 @@ def usual_targets(train_len: int) -> int:
 
 def usual_floor_block(train_len: int) -> int:
     """Targets that share one text of the floor, which would take long with one for each."""
-    return train_len // 16 if train_len > LONG else 1
+    return train_len // 16 if train_len > LONG_TRAINING else 1
 
 
-def _usual_protocol(data: dict) -> list[str]:
+def _usual_protocols(data: dict) -> list[str]:
+    """Protocols of a task, of a text mixed with a task, and of any other text."""
     if data.get("tokenizer") == "task":
         return ["accuracy"]
     return ["fixed_targets", "accuracy"] if data.get("mix") else ["fixed_targets"]

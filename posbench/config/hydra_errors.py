@@ -8,12 +8,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import did_you_mean, nearest
-from posbench.config.identity import as_word
-from posbench.config.names import CONFIGS, group_yamls
-from posbench.config.peer_words import KEYS_ELSEWHERE, UNITS, WITHOUT_KEY, choice_meant
-from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS, may_be_list
+from posbench.config.identity import quoted_word
+from posbench.config.names import CONFIGS_FOLDER, shipped_yamls
+from posbench.config.peer_words import CHANGE_OF_VALUE, KEYS_ELSEWHERE, WITHOUT_KEY, choice_meant
+from posbench.config.schema import OPTIONAL_SCHEMAS, SCHEMAS, USUAL_METHODS, may_be_list
 
-GROUPS = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
+CHOICE_GROUPS = (*USUAL_METHODS, *OPTIONAL_SCHEMAS, "data", *SCHEMAS)  # groups with several choices
 UNKNOWN_CHOICE = re.compile(
     r"(?:In '[^']*': )?Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'"
     r"\s+Available options in '[^']*':(?P<options>.*)",
@@ -21,10 +21,10 @@ UNKNOWN_CHOICE = re.compile(
 )
 SEVERAL_VALUES = re.compile(r"Ambiguous value for argument '(?P<key>[^=']+)=(?P<values>[^']*)'")
 FAILED_FUNCTION = re.compile(r"(?:Error|Exception) while evaluating '.*?': (?P<reason>.*)")
-NO_NAME = re.compile(r"|null|true|false|[\d\[{].*")  # values that name no choice of a group
+NAMELESS_VALUE = re.compile(r"|null|true|false|[\d\[{].*")  # values that name no choice of a group
 
 
-def sentence(error: Exception) -> str:
+def error_sentence(error: Exception) -> str:
     """An error of Hydra, which takes several lines, as one sentence with the way out."""
     message = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
     first_line = message.partition("\n")[0].rstrip(".")
@@ -44,14 +44,14 @@ def sentence(error: Exception) -> str:
     if message.startswith("Error merging override"):
         word = first_line.removeprefix("Error merging override ")
         return f"{word} does not have the form of the value that --cfg job prints."
-    choice = UNKNOWN_CHOICE.match(message)
-    if choice:
-        return _unknown_choice(choice["group"], choice["name"], choice["options"].split())
+    unknown = UNKNOWN_CHOICE.match(message)
+    if unknown:
+        return _unknown_choice(unknown["group"], unknown["name"], unknown["options"].split())
     several = SEVERAL_VALUES.match(message)
     if several:
         key, values = several.groups()
-        is_single = key in GROUPS or not may_be_list(key)
-        or_list = "" if is_single else f", or type '{key}=[{values}]' for one list"
+        takes_no_list = key in CHOICE_GROUPS or not may_be_list(key)
+        or_list = "" if takes_no_list else f", or type '{key}=[{values}]' for one list"
         return f"{key}={values} names several values: add -m to take each{or_list}."
     return _in_one_line(message)
 
@@ -85,7 +85,7 @@ def _nameless_choice() -> str:
     for word in sys.argv[1:]:
         key, _, value = word.partition("=")
         group = key.partition("@")[0]
-        if (CONFIGS / group).is_dir() and NO_NAME.fullmatch(value):
+        if (CONFIGS_FOLDER / group).is_dir() and NAMELESS_VALUE.fullmatch(value):
             nameless.append(word.rpartition("@")[2])
     words = " ".join(nameless) or "One word"
     return f"{words} does not name a choice of its group: --help lists them."
@@ -94,7 +94,7 @@ def _nameless_choice() -> str:
 def _unreadable(word: str, message: str) -> str:
     """Sentence on a word that Hydra's grammar does not hold, with the form that it does."""
     key, equals, value = word.partition("=")
-    quoted = as_word(key, value)
+    quoted = quoted_word(key, value)
     if not equals:
         return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
     if message.startswith("LexerNoViableAltException"):
@@ -108,7 +108,7 @@ def _unreadable(word: str, message: str) -> str:
         if mark in ("'", '"') and value.count(mark) == 1:
             return (
                 f"{word} has a quotation mark {mark} that is not closed: leave it out, or close it,"
-                f" as in {as_word(key, value[1:])}."
+                f" as in {quoted_word(key, value[1:])}."
             )
         return f"{word} has a character that is read only within quotation marks: type {quoted}."
     function = FAILED_FUNCTION.search(message)
@@ -127,13 +127,13 @@ def _unreadable(word: str, message: str) -> str:
 def _unknown_choice(group: str, name: str, options: list[str]) -> str:
     """Sentence on a choice that a group does not have, with the choice that is meant."""
     top, slash, rest = group.partition("/")
-    if slash and top in GROUPS:  # Hydra divides a path at its last slash
+    if slash and top in CHOICE_GROUPS:  # Hydra divides a path at its last slash
         group = top
         name = f"{rest}/{name}"
-    place = _place_meant(group, name)
+    place = _advice_on_place(group, name)
     if place:
         return f"{group}={name} is not a choice of {group}: {place}."
-    groups = [other for other in GROUPS if name in group_yamls(other)]
+    groups = [other for other in CHOICE_GROUPS if name in shipped_yamls(other)]
     meant = choice_meant(group, name, options)
     if group == "data" and meant == "local":
         meant = "local data.path=PATH"
@@ -146,13 +146,13 @@ def _unknown_choice(group: str, name: str, options: list[str]) -> str:
     return f"{group}={name} is unknown{hint}: choose from {', '.join(options)}; {ways}."
 
 
-def _place_meant(group: str, name: str) -> str:
+def _advice_on_place(group: str, name: str) -> str:
     """Words for a value that is a path or a name of the hub and no choice; "" for any other."""
     is_place = "/" in name or re.search(r"\.\w+$", name)
     if group == "model" and is_place:
-        return f"type a checkpoint as model=hf {as_word('model.path', name)}"
+        return f"type a checkpoint as model=hf {quoted_word('model.path', name)}"
     if group == "data" and is_place:
-        return f"type your own text as data=local {as_word('data.path', name)}"
+        return f"type your own text as data=local {quoted_word('data.path', name)}"
     return ""
 
 
@@ -168,21 +168,22 @@ def _suggested_key(error: Exception) -> str:
         typed = quoted[1]
     choices_of = _choices_of_keys(parent._get_root())
 
-    def described(key: str) -> str:
+    def choices_with(key: str) -> str:
+        """The choices that have a key, "of extension=pi or yarn"; "" for a key of every one."""
         choices = choices_of[key]
         return f"of {key.partition('.')[0]}={' or '.join(choices)}" if choices else ""
 
     name = typed.rpartition(".")[2]
-    if typed in choices_of and not _is_elsewhere(typed, name, choices_of):
-        return f" (it is {described(typed)})"
-    meant = _alike(typed, choices_of)
+    if typed in choices_of and not _is_peers_word(typed, name, choices_of):
+        return f" (it is {choices_with(typed)})"
+    meant = _keys_meant(typed, choices_of)
     if not meant:
         return ""
-    hints = [" or ".join(meant), described(meant[0]), UNITS.get(name, "")]
+    hints = [" or ".join(meant), choices_with(meant[0]), CHANGE_OF_VALUE.get(name, "")]
     return f" (did you mean {', '.join(filter(None, hints))}?)"
 
 
-def _is_elsewhere(typed: str, name: str, choices_of: dict[str, list[str]]) -> bool:
+def _is_peers_word(typed: str, name: str, choices_of: dict[str, list[str]]) -> bool:
     """True for a key of some choice that is more likely another project's word for a key here.
 
     That is one of the same group, or a flag of llama.cpp."""
@@ -191,12 +192,13 @@ def _is_elsewhere(typed: str, name: str, choices_of: dict[str, list[str]]) -> bo
     return meant in choices_of and (same_group or choices_of[typed] == ["llama_cpp"])
 
 
-def _alike(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
-    """Keys that are meant by one that does not exist: another's name, the same name, or close.
+def _keys_meant(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
+    """Keys that are meant by one that does not exist: those that another project calls so, of the
+    same name in another group, or spelled almost so.
 
-    >>> _alike("n_layers", {"model.n_layer": [], "n_layer": []})
+    >>> _keys_meant("n_layers", {"model.n_layer": [], "n_layer": []})
     ['n_layer']
-    >>> _alike("window", {"encoding.window": [], "extension.window": []})
+    >>> _keys_meant("window", {"encoding.window": [], "extension.window": []})
     ['encoding.window', 'extension.window']
     """
     group, _, name = typed.rpartition(".")
@@ -206,7 +208,7 @@ def _alike(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
         return [name]
     same_name = [key for key in choices_of if key.rpartition(".")[2] == name]
     if same_name:
-        composed = [key for key in same_name if not choices_of[key]]
+        composed = [key for key in same_name if not choices_of[key]]  # in the configuration now
         return composed or same_name[:1]
     siblings = {}  # {name: key} in the group
     for key in choices_of:
@@ -226,8 +228,8 @@ def _choices_of_keys(root: DictConfig) -> dict[str, list[str]]:
         if OmegaConf.is_dict(part) and name != "experiment":  # which nobody sets
             choices_of |= {f"{name}.{key}": [] for key in part}
     composed = set(choices_of)
-    for group in GROUPS:
-        for choice, content in group_yamls(group).items():
+    for group in CHOICE_GROUPS:
+        for choice, content in shipped_yamls(group).items():
             for name in content:
                 key = f"{group}.{name}"
                 if key not in composed and name not in ("_target_", "defaults"):

@@ -14,23 +14,23 @@ from posbench.common.files import sha256_json
 
 # Key of a node of somebody's own class: the yaml that it was chosen by, which names it. It changes
 # no result and no hash.
-CHOICE = "_name_"
-NOT_ARGUMENTS = ("_target_", CHOICE)
-OURS = "posbench."
-NAME = re.compile(r"\w[\w.+-]*")  # of a method: a part of names of files and of command lines
-LONGEST_NAME = 60  # characters of a text's name
+CHOICE_KEY = "_name_"
+NON_ARGUMENT_KEYS = ("_target_", CHOICE_KEY)
+POSBENCH_PREFIX = "posbench."  # of the `_target_` of a class of posbench's own
+METHOD_NAME = re.compile(r"\w[\w.+-]*")  # a part of names of files and of command lines
+LONGEST_TEXT_NAME = 60  # characters of a text's name
 NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 # Settings that never change a result, such as how often something is written, or one but for
 # rounding.
-NOT_TRAIN = {
+TRAIN_KEYS_NOT_HASHED = {
     *("graph", "log_every", "checkpoint_every", "keep_steps"),
     *("validate_every", "validate_windows", "validate_lengths", "validate_extensions"),
 }
 # Places of a checkpoint or an engine; what it is, is hashed as model.checkpoint and encoding.
-NOT_MODEL = {"path", "engine"}
-NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
+MODEL_KEYS_NOT_HASHED = {"path", "engine"}
+EVALUATE_KEYS_NOT_HASHED = {"lengths", "batch_tokens", "protocol", "floor"}
 
 # {key added after the first release: its default}. A key at its default is left out of the hash, so
 # that old ids stay.
@@ -96,15 +96,19 @@ def method_name(node: dict) -> str:
             f"{node} does not name a method: a method's configuration needs a _target_ such as"
             " posbench.encodings.rope.Rope."
         )
-    choice = node.get(CHOICE)
-    if isinstance(choice, str) and NAME.fullmatch(choice) and not target.startswith(OURS):
+    choice = node.get(CHOICE_KEY)
+    if (
+        isinstance(choice, str)
+        and METHOD_NAME.fullmatch(choice)
+        and not target.startswith(POSBENCH_PREFIX)
+    ):
         return choice
     return target.split(".")[-2] if "." in target else target.lower()
 
 
 def method_args(node: dict) -> dict:
     """Arguments of a method's configuration, sorted by name."""
-    return {key: node[key] for key in sorted(node) if key not in NOT_ARGUMENTS}
+    return {key: node[key] for key in sorted(node) if key not in NON_ARGUMENT_KEYS}
 
 
 def text_name(data: dict) -> str | None:
@@ -120,15 +124,15 @@ def text_name(data: dict) -> str | None:
         return name
     last = os.path.basename(os.path.abspath(path))  # of "." too
     stem = re.sub(r"(\.(txt|md|py|jsonl?|gz|parquet))+$", "", last)
-    return re.sub(r"[^\w.-]+", "_", stem)[:LONGEST_NAME] or "text"
+    return re.sub(r"[^\w.-]+", "_", stem)[:LONGEST_TEXT_NAME] or "text"
 
 
-def without_choices(value: Any) -> Any:
-    """A configuration without CHOICE at any depth: as it was before choices were recorded."""
+def without_choice_keys(value: Any) -> Any:
+    """A configuration without CHOICE_KEY at any depth: as it was before choices were recorded."""
     if isinstance(value, dict):
-        return {key: without_choices(item) for key, item in value.items() if key != CHOICE}
+        return {key: without_choice_keys(item) for key, item in value.items() if key != CHOICE_KEY}
     if isinstance(value, list | tuple):
-        return [without_choices(item) for item in value]
+        return [without_choice_keys(item) for item in value]
     return value
 
 
@@ -140,24 +144,24 @@ def method_label(node: dict, group: str = "extension") -> str:
     >>> method_label({"_target_": "posbench.extensions.pi.PI", "mode": "dynamic"})
     'pi {"mode":"dynamic"}'
     """
-    args = without_later(group, method_args(node))
+    args = without_new_defaults(group, method_args(node))
     if not args:
         return method_name(node)
     return f"{method_name(node)} {json.dumps(args, separators=(',', ':'))}"
 
 
-def as_typed(group: str, node: dict) -> str:
+def typed_words(group: str, node: dict) -> str:
     """Command-line words that choose a method: encoding=rope encoding.base=500000."""
     words = [f"{group}={method_name(node)}"]
-    for key, value in without_later(group, method_args(node)).items():
+    for key, value in without_new_defaults(group, method_args(node)).items():
         words.append(f"{group}.{key}={value}")
     return " ".join(words)
 
 
-def as_word(key: str, value: object) -> str:
+def quoted_word(key: str, value: object) -> str:
     """Word of a command line that sets a key, quoted for Hydra and the shell if it needs it.
 
-    >>> print(as_word("out", "a b.csv"))
+    >>> print(quoted_word("out", "a b.csv"))
     'out="a b.csv"'
     """
     text = str(value)
@@ -166,15 +170,17 @@ def as_word(key: str, value: object) -> str:
     return shlex.quote(f"{key}={text}")
 
 
-def without_later(group: str, args: dict) -> dict:
+def without_new_defaults(group: str, args: dict) -> dict:
     """Values of a group without keys at their default in FIELDS_ADDED_LATER.
 
     Older files lack these keys and mean the same."""
-    return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
+    return {
+        key: value for key, value in args.items() if not _is_new_default(f"{group}.{key}", value)
+    }
 
 
-def _at_default(key: str, value: object) -> bool:
-    """True for a key of FIELDS_ADDED_LATER at its default. False is no 0, and True no 1."""
+def _is_new_default(key: str, value: object) -> bool:
+    """True for a key of FIELDS_ADDED_LATER at its default. False does not equal 0, nor True 1."""
     if key not in FIELDS_ADDED_LATER:
         return False
     default = FIELDS_ADDED_LATER[key]
@@ -186,7 +192,7 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
 
     The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
     """
-    train = _without(cfg["train"], NOT_TRAIN)
+    train = _without_keys(cfg["train"], TRAIN_KEYS_NOT_HASHED)
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
@@ -198,7 +204,7 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
     return canonical(
         {
             "encoding": cfg["encoding"],
-            "model": _without(cfg["model"], NOT_MODEL),
+            "model": _without_keys(cfg["model"], MODEL_KEYS_NOT_HASHED),
             "train": train,
             "seed": cfg["seed"],
             "data_fingerprint": data_fingerprint,
@@ -262,7 +268,7 @@ def eval_id(
         {
             "extension": extension,
             "scale_attention": scale_attention,
-            "evaluate": _without(evaluate, NOT_EVALUATE),
+            "evaluate": _without_keys(evaluate, EVALUATE_KEYS_NOT_HASHED),
             "protocol": protocol,
             "run_id": run_id,
             "version": version,
@@ -271,14 +277,16 @@ def eval_id(
     return sha256_json(identity)[:16]
 
 
-def _without(node: dict, names: set[str]) -> dict:
+def _without_keys(node: dict, names: set[str]) -> dict:
+    """`node` without the keys `names`."""
     return {key: value for key, value in node.items() if key not in names}
 
 
 def canonical(value: object, prefix: str = "") -> object:
-    """Drop CHOICE and keys at their default in FIELDS_ADDED_LATER, and write whole floats as int.
+    """`value` as it is hashed: without CHOICE_KEY and keys at their default in FIELDS_ADDED_LATER,
+    and whole floats as int, so that 1.0 and 1 hash alike.
 
-    1.0 and 1 hash alike.
+    `prefix` are the keys above it, such as encoding.
 
     >>> canonical({"encoding": {"base": 10000.0, "window": None}})
     {'encoding': {'base': 10000}}
@@ -286,7 +294,7 @@ def canonical(value: object, prefix: str = "") -> object:
     if isinstance(value, dict):
         result = {}
         for key, item in value.items():
-            if key != CHOICE and not _at_default(f"{prefix}{key}", item):
+            if key != CHOICE_KEY and not _is_new_default(f"{prefix}{key}", item):
                 result[key] = canonical(item, f"{prefix}{key}.")
         return result
     if isinstance(value, list | tuple):

@@ -8,41 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.identity import CHOICE, OURS, method_args, method_name
+from posbench.config.identity import CHOICE_KEY, POSBENCH_PREFIX, method_args, method_name
 from posbench.config.peer_words import choice_meant
-from posbench.config.schema import METHODS
+from posbench.config.schema import USUAL_METHODS
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 
 
 def repository_folder(name: str) -> Path:
     """Folder `name` of the repository, which lies within the package of an installed wheel."""
-    within = PACKAGE / name
-    return within if within.is_dir() else PACKAGE.parent / name
+    within = PACKAGE_FOLDER / name
+    return within if within.is_dir() else PACKAGE_FOLDER.parent / name
 
 
-CONFIGS = repository_folder("configs")
-SCRIPTS = repository_folder("scripts")
-INSTALLED = SCRIPTS.is_relative_to(PACKAGE)  # from a wheel
+CONFIGS_FOLDER = repository_folder("configs")
+SCRIPTS_FOLDER = repository_folder("scripts")
+IS_INSTALLED = SCRIPTS_FOLDER.is_relative_to(PACKAGE_FOLDER)  # from a wheel
 
 
-def as_command(text: str) -> str:
-    """`text` with `posbench NAME` for `python scripts/NAME.py` in an installed package.
-
-    Nobody types the scripts of one.
+def with_command_names(text: str) -> str:
+    """`text` with `posbench NAME` for `python scripts/NAME.py` in an installed package, whose
+    scripts nobody types.
     """
-    if not INSTALLED:
+    if not IS_INSTALLED:
         return text
     return re.sub(r"(?:python )?\bscripts/(\w+)\.py", r"posbench \1", text)
 
 
-def choices(configs: list[Path], group: str) -> dict[str, dict]:
+def yamls_in_folders(folders: list[Path], group: str) -> dict[str, dict]:
     """{name: content} of a group's yamls in all configuration folders; later folders win."""
     from omegaconf import OmegaConf
 
     paths = sorted(
         path
-        for folder in configs
+        for folder in folders
         for path in (folder / group).glob("*.yaml")
         if not path.stem.startswith("_")
     )
@@ -50,24 +49,24 @@ def choices(configs: list[Path], group: str) -> dict[str, dict]:
 
 
 @functools.cache
-def group_yamls(group: str) -> dict[str, dict]:
+def shipped_yamls(group: str) -> dict[str, dict]:
     """{name: content} of the yamls of one of posbench's own groups, read once."""
-    return choices([CONFIGS], group)
+    return yamls_in_folders([CONFIGS_FOLDER], group)
 
 
 def base_yaml(group: str) -> dict:
     """Content of the _base.yaml of one of posbench's own groups, which its choices share."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / "_base.yaml"))
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS_FOLDER / group / "_base.yaml"))
 
 
 def display_name(group: str, node: dict) -> str:
     """Display name of a method by its configuration. Raises ConfigError without a _target_."""
-    return closest_yaml(group, method_name(node), method_args(node))
+    return closest_yaml_name(group, method_name(node), method_args(node))
 
 
-def closest_yaml(group: str, method: str, args: dict | None) -> str:
+def closest_yaml_name(group: str, method: str, args: dict | None) -> str:
     """Display name of a method: the yaml of its class that shares most arguments.
 
     So it is fox_rope rather than fox. A class without a yaml is named by its module.
@@ -76,8 +75,9 @@ def closest_yaml(group: str, method: str, args: dict | None) -> str:
     yamls = _yamls_of_class(group, method)
 
     def shared_arguments(name: str) -> tuple[int, bool]:
+        """Number of arguments that a yaml shares with the method, then whether it has its name."""
         shared = sum(key in args and args[key] == value for key, value in yamls[name].items())
-        return shared, name == method  # of equally many, the name of the class
+        return shared, name == method
 
     return max(yamls, key=shared_arguments, default=method)
 
@@ -87,42 +87,43 @@ def _yamls_of_class(group: str, method: str) -> dict[str, dict]:
     """{name of a yaml: its arguments} of the yamls whose class has the short name `method`."""
     return {
         name: method_args(node)
-        for name, node in group_yamls(group).items()
+        for name, node in shipped_yamls(group).items()
         if method_name(node) == method
     }
 
 
-def with_choices(values: dict, choices: Mapping[str, str]) -> dict:
-    """Composed `values` in which methods of the user's own classes hold their yaml, under CHOICE.
+def with_choice_keys(values: dict, choices: Mapping[str, str]) -> dict:
+    """Composed `values` in which methods of the user's own classes hold the name of their yaml, at
+    CHOICE_KEY.
 
     `choices`: {group, or group@place: choice}, as Hydra gives them. A name that posbench's own
     methods have is not recorded: a table could not say which of the two it means. What is changed
     is copied."""
     for key, choice in choices.items():
         group, _, place = key.partition("@")
-        if group in METHODS and isinstance(choice, str):
-            values = _with_choice(values, (place or group).split("."), group, choice)
+        if group in USUAL_METHODS and isinstance(choice, str):
+            values = _with_choice_key(values, (place or group).split("."), group, choice)
     return values
 
 
-def _with_choice(values: dict, place: list[str], group: str, choice: str) -> dict:
+def _with_choice_key(values: dict, place: list[str], group: str, choice: str) -> dict:
     """`values` with the choice of the method at the keys `place`, such as [train, encoding]."""
-    key, *rest = place
+    key, *deeper = place
     part = values.get(key)
     if not isinstance(part, dict):
         return values
-    if rest:
-        return {**values, key: _with_choice(part, rest, group, choice)}
-    is_ours = str(part.get("_target_", OURS)).startswith(OURS)  # without a class there is no method
-    if is_ours or choice in _names_of_ours(group):
+    if deeper:
+        return {**values, key: _with_choice_key(part, deeper, group, choice)}
+    target = str(part.get("_target_", POSBENCH_PREFIX))  # without a class there is no method
+    if target.startswith(POSBENCH_PREFIX) or choice in _shipped_names(group):
         return values
-    return {**values, key: {**part, CHOICE: re.sub(r"[^\w.+-]", "_", choice)}}
+    return {**values, key: {**part, CHOICE_KEY: re.sub(r"[^\w.+-]", "_", choice)}}
 
 
 @functools.cache
-def _names_of_ours(group: str) -> set[str]:
+def _shipped_names(group: str) -> set[str]:
     """Names of posbench's own yamls of a group, and of the modules of their classes."""
-    return {*group_yamls(group), *map(method_name, group_yamls(group).values())}
+    return {*shipped_yamls(group), *map(method_name, shipped_yamls(group).values())}
 
 
 def chosen_node(
@@ -149,7 +150,7 @@ def chosen_node(
             ' "pi", "mode": "dynamic"}.'
         )
     if yamls is None:
-        yamls = group_yamls(group)
+        yamls = shipped_yamls(group)
     if name not in yamls:
         hint = did_you_mean(name, yamls, choice_meant(group, name, yamls))
         raise ConfigError(f"{group}={name} is unknown{hint}: choose from {', '.join(yamls)}.")

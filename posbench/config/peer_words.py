@@ -149,7 +149,7 @@ KEYS_ELSEWHERE = {
 }  # fmt: skip
 
 # {key here: what a value of the word elsewhere has to be changed to}
-UNITS = {
+CHANGE_OF_VALUE = {
     "batch_size": "in tokens: sequences times train.length",
     "per_device_train_batch_size": "in tokens: sequences times train.length",
     "factor": "in tokens: the factor times train.length",
@@ -186,7 +186,7 @@ COMMANDS_ELSEWHERE = {
 }
 
 
-def like(word: str) -> str:
+def normalized_word(word: str) -> str:
     """A word as these tables and the names of choices are written: NTK-aware is ntk_aware."""
     return word.strip().lower().replace("-", "_").replace(" ", "_")
 
@@ -198,6 +198,6 @@ def choice_meant(group: str, word: str, options: Iterable[str]) -> str | None:
     'rope'
     """
     options = list(options)
-    name = like(word)
+    name = normalized_word(word)
     meant = CHOICES_ELSEWHERE.get(group, {}).get(name, name)
     return meant if meant in options else None

@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import text_name
-from posbench.config.typed_args import Check, Convert, convert, in_tokens, shown, takes
+from posbench.config.typed_args import (
+    Check,
+    Convert,
+    allows_container,
+    convert,
+    expand_sizes,
+    shown,
+)
 
 ABOVE_0 = Check("above 0", lambda number: number > 0)
 NOT_BELOW_0 = Check("0 or more", lambda number: number >= 0)
@@ -23,10 +30,10 @@ Rate = Annotated[float, ABOVE_0, float]
 Weight = Annotated[float, NOT_BELOW_0, float]
 Share = Annotated[float, Check("0 or more and below 1", lambda number: 0 <= number < 1), float]
 # A number or off is read as text.
-WORD = Convert(lambda value: str(value) if isinstance(value, int | float) else value)
-Name = Annotated[str, WORD]
+TO_TEXT = Convert(lambda value: str(value) if isinstance(value, int | float) else value)
+Name = Annotated[str, TO_TEXT]
 # One value needs no brackets.
-LISTED = Convert(lambda value: value if isinstance(value, list | None) else [value])
+TO_LIST = Convert(lambda value: value if isinstance(value, list | None) else [value])
 
 
 def _not_empty(words: str) -> Check:
@@ -35,12 +42,13 @@ def _not_empty(words: str) -> Check:
 
 
 def _are_lengths(value: int | list[int]) -> bool:
+    """True for a length of at least 2 tokens, or a list of such lengths that is not empty."""
     lengths = value if isinstance(value, list) else [value]
     return min(lengths, default=0) > 1
 
 
 LENGTHS_EXAMPLE = "one length or several, such as [64,1024]"
-LENGTHS = Check("at least 2 tokens, or a list of such lengths", _are_lengths)
+LENGTHS_CHECK = Check("at least 2 tokens, or a list of such lengths", _are_lengths)
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,8 @@ class ModelConfig:
 class TrainConfig:
     """Settings of the training. Lengths are in tokens."""
 
-    length: Annotated[int | list[int], LENGTHS] = 64  # of a sequence; of a list, each batch has one
+    # of a sequence; of a list, each batch has one
+    length: Annotated[int | list[int], LENGTHS_CHECK] = 64
     steps: Count = 1000
     tokens_per_step: Size = 2048
     # trained in
@@ -135,15 +144,15 @@ class TrainConfig:
     validate_every: Count | None = None
     validate_windows: Count = 256
     # lengths at which each validation scores the same targets; None: the training length alone
-    validate_lengths: Annotated[list[Size] | None, LISTED, _not_empty(LENGTHS_EXAMPLE)] = None
+    validate_lengths: Annotated[list[Size] | None, TO_LIST, _not_empty(LENGTHS_EXAMPLE)] = None
     # extensions with which it does so: names of configs/extension, or nodes; None: none alone
     validate_extensions: Annotated[
-        list[Any] | None, LISTED, _not_empty("one extension or several, such as [none,yarn]")
+        list[Any] | None, TO_LIST, _not_empty("one extension or several, such as [none,yarn]")
     ] = None
     checkpoint_every: Count = 500  # steps; 0: never
     # steps whose weights are kept as trainings of their own
     keep_steps: Annotated[
-        list[Size] | None, LISTED, _not_empty("one step or several, such as [100,300]")
+        list[Size] | None, TO_LIST, _not_empty("one step or several, such as [100,300]")
     ] = None
     frozen: bool = False  # of a child: the weights that it has from its parent stay
     # run_id, reach and digest of the run that this one is fine-tuned from, and from the second
@@ -201,7 +210,7 @@ class FinetuneConfig:
 
     steps: Count = 100
     # of a sequence; None: 4 times the parent's training length, with an encoding that itself
-    length: Annotated[int, LENGTHS] | None = None
+    length: Annotated[int, LENGTHS_CHECK] | None = None
     # that extension and positions are made for; None: length, with an encoding 4 times the parent's
     target_len: Size | None = None
     # in place of the parent's, which is its `base` if it has one; None: the parent's
@@ -222,15 +231,15 @@ class EvaluateConfig:
     """Settings of the evaluation. Lengths, targets and stride are in tokens."""
 
     # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
-    lengths: Annotated[list[int] | None, LISTED] = None
+    lengths: Annotated[list[int] | None, TO_LIST] = None
     # places the windows; None: 16 times the training length; above 1,024 the longest of the lengths
     max_length: Size | None = None
     # None: fixed_targets, accuracy for a task, both for text with data.mix
     protocol: Annotated[
-        list[Name] | None, LISTED, _not_empty("one protocol or several, such as fixed_targets")
+        list[Name] | None, TO_LIST, _not_empty("one protocol or several, such as fixed_targets")
     ] = None
     # asked by accuracy: names of configs/task; None: the task that data is
-    tasks: Annotated[list[Any] | None, LISTED] = None
+    tasks: Annotated[list[Any] | None, TO_LIST] = None
     # ask `tasks` in the checkpoint's chat template, which is filled in: its text and special tokens
     chat: bool | dict[str, Any] = False
     # other values in the text that each answer of `tasks` is compared with, at most; each is a
@@ -277,40 +286,41 @@ class LogConfig:
     """Settings of wandb."""
 
     # None: online where one is logged in
-    mode: Annotated[Literal["online", "offline", "disabled"] | None, WORD] = None
+    mode: Annotated[Literal["online", "offline", "disabled"] | None, TO_TEXT] = None
     project: Name = "posbench"
     entity: Name | None = None
     group: Name | None = None  # None: the sweep's name
 
 
 # Parts of a configuration that describe a training.
-TRAINING = ("encoding", "model", "data", "train", "seed")
+TRAINING_PARTS = ("encoding", "model", "data", "train", "seed")
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
-OPTIONAL = {"finetune": FinetuneConfig}  # groups that a configuration may lack
-METHODS = {
+OPTIONAL_SCHEMAS = {"finetune": FinetuneConfig}  # groups that a configuration may lack
+USUAL_METHODS = {  # {group of methods: class of one, as errors name it}
     "encoding": "posbench.encodings.rope.Rope",
     "extension": "posbench.extensions.none.NoExtension",
     "scale_attention": "posbench.scale_attention.none.NoScale",
 }
-SOURCE = "posbench.data.local.LocalFiles"
+USUAL_SOURCE = "posbench.data.local.LocalFiles"  # class of a text's source, as errors name it
 # Of a sweep: it is the name of a folder, and a word of tables and legends.
-SWEEP_NAME = Check(
+SWEEP_NAME_CHECK = Check(
     "a name of at most 60 letters, digits, spaces and . _ + -, such as long_training",
     lambda name: bool(re.fullmatch(r"\w([\w .+-]{0,58}[\w.+-])?", name)),
 )
-SweepName = Annotated[str, WORD, SWEEP_NAME]
-GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
-CUDA = Check(
-    "a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS
+SweepName = Annotated[str, TO_TEXT, SWEEP_NAME_CHECK]
+CUDA_ALIASES = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
+CUDA_CHECK = Check(
+    "a device as torch names it (did you mean cuda?)",
+    lambda name: name.split(":")[0] not in CUDA_ALIASES,
 )
 # Other devices of torch that compute, some with a package of their own.
-DEVICES = ("mps", "xpu", "npu", "hpu", "mtia", "xla")
-DEVICE = Check(
+OTHER_DEVICES = ("mps", "xpu", "npu", "hpu", "mtia", "xla")
+DEVICE_CHECK = Check(
     "auto, cpu, cuda, one GPU such as cuda:1, or another kind that torch has"
-    f" ({', '.join(DEVICES)})",
-    lambda name: bool(re.fullmatch(rf"auto|(cpu|cuda|{'|'.join(DEVICES)})(:\d+)?", name)),
+    f" ({', '.join(OTHER_DEVICES)})",
+    lambda name: bool(re.fullmatch(rf"auto|(cpu|cuda|{'|'.join(OTHER_DEVICES)})(:\d+)?", name)),
 )
-Device = Annotated[str, CUDA, DEVICE]
+Device = Annotated[str, CUDA_CHECK, DEVICE_CHECK]
 
 
 @dataclass(frozen=True)
@@ -333,12 +343,14 @@ class JobConfig:
     check: bool = False
     run: str | None = None
     step: Size | None = None
-    runs: Annotated[list[str] | None, LISTED] = None
+    runs: Annotated[list[str] | None, TO_LIST] = None
     out: str | None = None
     dry: bool = False
-    encoding: dict = field(default_factory=lambda: {"_target_": METHODS["encoding"]})
-    extension: dict = field(default_factory=lambda: {"_target_": METHODS["extension"]})
-    scale_attention: dict = field(default_factory=lambda: {"_target_": METHODS["scale_attention"]})
+    encoding: dict = field(default_factory=lambda: {"_target_": USUAL_METHODS["encoding"]})
+    extension: dict = field(default_factory=lambda: {"_target_": USUAL_METHODS["extension"]})
+    scale_attention: dict = field(
+        default_factory=lambda: {"_target_": USUAL_METHODS["scale_attention"]}
+    )
     model: ModelConfig = ModelConfig()
     data: dict = field(default_factory=dict)
     train: TrainConfig = TrainConfig()
@@ -358,7 +370,7 @@ class JobConfig:
         others = {}
         for key, value in check_config(cfg).items():
             if key in SCHEMAS:
-                values[key] = typed(key, value)
+                values[key] = typed_group(key, value)
             elif key in names:
                 values[key] = value
             else:
@@ -379,12 +391,16 @@ class JobConfig:
         return not self.model.checkpoint or bool(self.train.parent)
 
 
-_JOB = typing.get_type_hints(JobConfig, include_extras=True)
+_JOB_CONFIG_TYPES = typing.get_type_hints(JobConfig, include_extras=True)
 _LENGTH = Annotated[int, Check("a whole number of at least 2 tokens", lambda length: length > 1)]
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
-JOB = {
-    **{key: hint for key, hint in _JOB.items() if key not in (*SCHEMAS, *METHODS, "others")},
-    "lengths": Annotated[list[int] | None, LISTED, _not_empty(LENGTHS_EXAMPLE)],
+JOB_TYPES = {
+    **{
+        key: hint
+        for key, hint in _JOB_CONFIG_TYPES.items()
+        if key not in (*SCHEMAS, *USUAL_METHODS, "others")
+    },
+    "lengths": Annotated[list[int] | None, TO_LIST, _not_empty(LENGTHS_EXAMPLE)],
     "length": _LENGTH | None,
     "target": _LENGTH | None,
     "budget": Annotated[
@@ -395,7 +411,7 @@ JOB = {
         Check("a number of minutes above 0 and at most 10,000", lambda minutes: minutes <= 10_000),
     ],
     "exact_first": Annotated[
-        list[Count] | None, LISTED, _not_empty("a number of positions, or several, as in [0,4]")
+        list[Count] | None, TO_LIST, _not_empty("a number of positions, or several, as in [0,4]")
     ],
     "objective": Literal["nll", "needle"],
     "pairs": Literal["all", "critical"],
@@ -406,17 +422,17 @@ JOB = {
         Annotated[float, Check("a number above 1, such as 4", lambda factor: factor > 1)] | None
     ),
     "candidates": Annotated[
-        list[str] | None, LISTED, _not_empty("one candidate or several, such as [none,yarn]")
+        list[str] | None, TO_LIST, _not_empty("one candidate or several, such as [none,yarn]")
     ],
     "methods": Annotated[
-        list[str] | None, LISTED, _not_empty("one method or several, such as [ntk,yarn]")
+        list[str] | None, TO_LIST, _not_empty("one method or several, such as [ntk,yarn]")
     ],
     "json": str | None,
     "figure": str | None,
-    **dict.fromkeys((*SCHEMAS, *OPTIONAL), dict),
-    **dict.fromkeys(METHODS, Any),
+    **dict.fromkeys((*SCHEMAS, *OPTIONAL_SCHEMAS), dict),
+    **dict.fromkeys(USUAL_METHODS, Any),
 }
-DATA = {
+DATA_TYPES = {
     "name": Any,
     "path": Any,
     "tokenizer": str,
@@ -427,10 +443,12 @@ DATA = {
 }
 
 # Keys of which one value needs no brackets.
-LISTS = {key for key, hint in JOB.items() if LISTED in typing.get_args(hint)}
+LIST_KEYS = {key for key, hint in JOB_TYPES.items() if TO_LIST in typing.get_args(hint)}
 for _group in ("train", "evaluate"):
     _hints = typing.get_type_hints(SCHEMAS[_group], include_extras=True)
-    LISTS |= {f"{_group}.{key}" for key, hint in _hints.items() if LISTED in typing.get_args(hint)}
+    LIST_KEYS |= {
+        f"{_group}.{key}" for key, hint in _hints.items() if TO_LIST in typing.get_args(hint)
+    }
 
 
 def may_be_list(key: str) -> bool:
@@ -441,11 +459,13 @@ def may_be_list(key: str) -> bool:
     """
     group, _, name = key.partition(".")
     if not name:
-        return takes(JOB.get(key, list), list)
-    schema = {**SCHEMAS, **OPTIONAL}.get(group)
+        return allows_container(JOB_TYPES.get(key, list), list)
+    schema = {**SCHEMAS, **OPTIONAL_SCHEMAS}.get(group)
     if schema is None:
         return True
-    return takes(typing.get_type_hints(schema, include_extras=True).get(name, list), list)
+    return allows_container(
+        typing.get_type_hints(schema, include_extras=True).get(name, list), list
+    )
 
 
 def check_config(cfg: dict) -> dict:
@@ -454,24 +474,27 @@ def check_config(cfg: dict) -> dict:
     Arguments of methods and sources are checked by make and make_source. Raises ConfigError for a
     wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    values = {key: convert(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
+    values = {
+        key: convert(key, value, JOB_TYPES.get(key, Any))
+        for key, value in expand_sizes(cfg).items()
+    }
     if "_target_" in (values.get("model") or {}):  # a yaml of model= that is an engine
         values["model"] = {"engine": values["model"]}
     if "data" in values:
         values["data"] = {
-            key: convert(f"data.{key}", value, DATA.get(key, Any))
+            key: convert(f"data.{key}", value, DATA_TYPES.get(key, Any))
             for key, value in values["data"].items()
         }
         if "name" in values["data"]:
             values["data"]["name"] = text_name(values["data"])
-    for group, usual in METHODS.items():
+    for group, usual in USUAL_METHODS.items():
         if group in values:
             _check_node(group, values[group], usual)
     if "source" in values.get("data", {}):
-        _check_node("data.source", values["data"]["source"], SOURCE)
-    for group in (*SCHEMAS, *OPTIONAL):
+        _check_node("data.source", values["data"]["source"], USUAL_SOURCE)
+    for group in (*SCHEMAS, *OPTIONAL_SCHEMAS):
         if values.get(group):
-            typed(group, values[group])
+            typed_group(group, values[group])
     return values
 
 
@@ -486,15 +509,15 @@ def _check_node(key: str, node: object, usual: str) -> None:
         raise ConfigError(f"{key}._target_={shown(target)} must name a class, such as {usual}.")
 
 
-def typed(group: str, values: dict) -> Any:
+def typed_group(group: str, values: dict) -> Any:
     """Dataclass of one group, built from `values`. Raises ConfigError as `check_config` does."""
-    return _typed_group(group, json.dumps(values))
+    return _cached_group(group, json.dumps(values))
 
 
 @functools.lru_cache(maxsize=1024)
-def _typed_group(group: str, content: str) -> Any:
-    """Cached part of `typed`: the cells of a grid mostly share these values."""
-    schema = {**SCHEMAS, **OPTIONAL}[group]
+def _cached_group(group: str, content: str) -> Any:
+    """Dataclass of one group from its values as JSON; cached, since cells of a grid share most."""
+    schema = {**SCHEMAS, **OPTIONAL_SCHEMAS}[group]
     hints = typing.get_type_hints(schema, include_extras=True)
     values = convert(group, json.loads(content), dict)
     for key in sorted(values):

@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, did_you_mean
 
-BITS = 64  # bits of the largest whole number; counts and seeds need no more
-LONGEST = 80  # characters of a value quoted in an error
+LARGEST_BITS = 64  # bits of the largest whole number; counts and seeds need no more
+LONGEST_QUOTE = 80  # characters of a value quoted in an error
 LONGEST_ADVICE = 40  # characters of the values of a list that an error repeats as words
-WORDS = {  # (singular, plural)
+TYPE_WORDS = {  # (singular, plural)
     int: ("a whole number", "whole numbers"),
     float: ("a finite number", "finite numbers"),
     bool: ("true or false", "true and false"),
@@ -30,14 +30,14 @@ WORDS = {  # (singular, plural)
     list: ("a list", "lists"),
     dict: ("a mapping", "mappings"),
 }
-TOKENS = frozenset(  # keys whose values are tokens, in whatever group
+TOKEN_KEYS = frozenset(  # keys whose values are tokens, in whatever group
     "length lengths train_len target target_len max_length max_len scaling_len window targets"
     " stride floor_block key_context tokens_per_step batch_tokens shift chunk local keys"
     " validate_lengths".split()
 )
-SIZES = {"k": 2**10, "m": 2**20}
+SIZE_SUFFIXES = {"k": 2**10, "m": 2**20}
 # words that people type for disabled; YAML reads some of them as false
-OFF = ("off", "false", "False", "no", "none")
+DISABLED_WORDS = ("off", "false", "False", "no", "none")
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,21 @@ class Convert:
     convert: Callable[[Any], Any]
 
 
-def in_tokens(value: Any, key: str = "") -> Any:
+def expand_sizes(value: Any, key: str = "") -> Any:
     """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant.
 
-    >>> in_tokens({"length": "16k", "name": "16k"})
+    >>> expand_sizes({"length": "16k", "name": "16k"})
     {'length': 16384, 'name': '16k'}
     """
     if isinstance(value, dict):
-        converted = {name: in_tokens(item, name) for name, item in value.items()}
+        converted = {name: expand_sizes(item, name) for name, item in value.items()}
         return value if converted == value else converted  # parts that stay are shared by cells
     if isinstance(value, list):
-        return [in_tokens(item, key) for item in value]
-    if key not in TOKENS or not isinstance(value, str):
+        return [expand_sizes(item, key) for item in value]
+    if key not in TOKEN_KEYS or not isinstance(value, str):
         return value
     match = re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII)
-    return int(match[1]) * SIZES[match[2].lower()] if match else value
+    return int(match[1]) * SIZE_SUFFIXES[match[2].lower()] if match else value
 
 
 class _Misfit(Exception):
@@ -100,30 +100,32 @@ def _fit(value: Any, hint: Any) -> Any:
     kind = origin or hint
     if kind is Literal:
         fits = any(value == choice and type(value) is type(choice) for choice in inner)
-        return _checked(value, fits)
+        return _if_fits(value, fits)
     if kind is list:
-        _checked(value, isinstance(value, list | tuple))
+        _if_fits(value, isinstance(value, list | tuple))
         return [_fit(item, inner[0]) for item in value] if inner else value
     if kind is dict:
-        _checked(value, isinstance(value, Mapping))
+        _if_fits(value, isinstance(value, Mapping))
         return {key: _fit(item, inner[1]) for key, item in value.items()} if inner else value
     if kind is str:
-        return _checked(value, isinstance(value, str))
+        return _if_fits(value, isinstance(value, str))
     if kind in (types.NoneType, None):
-        return _checked(value, value is None)
+        return _if_fits(value, value is None)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is int:
-        return int(_checked(value, is_number and abs(value) < 2**BITS and value == int(value)))
+        return int(
+            _if_fits(value, is_number and abs(value) < 2**LARGEST_BITS and value == int(value))
+        )
     if kind is float:
-        return _checked(value, is_number and abs(value) <= sys.float_info.max)  # not nan either
+        return _if_fits(value, is_number and abs(value) <= sys.float_info.max)  # not nan either
     if kind is bool:
         is_truth = isinstance(value, bool) or (is_number and value in (0, 1))
-        return bool(_checked(value, is_truth))
+        return bool(_if_fits(value, is_truth))
     return value
 
 
-def _checked(value: Any, fits: bool) -> Any:
-    """The value. Raises _Misfit if it does not fit."""
+def _if_fits(value: Any, fits: bool) -> Any:
+    """`value`, for a condition in the middle of an expression. Raises _Misfit unless it `fits`."""
     if not fits:
         raise _Misfit
     return value
@@ -142,12 +144,15 @@ def _fit_annotated(value: Any, kind: Any, *notes: Any) -> Any:
 
 
 def _fit_union(value: Any, kinds: Sequence[Any]) -> Any:
+    """`value` as the first of `kinds` has it that it fits.
+
+    Raises _Misfit, with the words of a Check if one of them refused the value."""
     misfit = _Misfit()
     for kind in kinds:
         try:
             return _fit(value, kind)
         except _Misfit as error:
-            if error.args:  # the words of a Check
+            if error.args:
                 misfit = error
     raise misfit
 
@@ -171,7 +176,7 @@ def type_words(hint: Any, many: bool = False) -> str:
     words = []
     for kind in _kinds(hint):
         origin, inner = typing.get_origin(kind), typing.get_args(kind)
-        singular, plural = WORDS.get(origin or kind, ("anything", "anything"))
+        singular, plural = TYPE_WORDS.get(origin or kind, ("anything", "anything"))
         text = plural if many else singular
         if origin is Literal:
             choices = ", ".join(map(shown, inner))
@@ -182,10 +187,10 @@ def type_words(hint: Any, many: bool = False) -> str:
     return " or ".join(words)
 
 
-def takes(hint: Any, *containers: type) -> bool:
+def allows_container(hint: Any, *containers: type) -> bool:
     """True if a hint allows a list, or another of these containers.
 
-    >>> takes(int | list[int], list), takes(dict[str, int] | None, list)
+    >>> allows_container(int | list[int], list), allows_container(dict[str, int] | None, list)
     (True, False)
     """
     return any((typing.get_origin(kind) or kind) in containers for kind in _kinds(hint))
@@ -200,8 +205,8 @@ def _advice(name: str, value: object, hint: Any) -> str:
             choices.extend(typing.get_args(kind))
     if choices:
         # off, no and the like mean disabled; yaml reads some of them as False.
-        return did_you_mean("disabled" if str(value) in OFF else value, choices)
-    if isinstance(value, list) and value and not takes(hint, list, dict):
+        return did_you_mean("disabled" if str(value) in DISABLED_WORDS else value, choices)
+    if isinstance(value, list) and value and not allows_container(hint, list, dict):
         words = ",".join(map(shown, value))
         is_flat = not any(isinstance(item, list | dict) for item in value)
         if is_flat and len(words) <= LONGEST_ADVICE:
@@ -212,7 +217,9 @@ def _advice(name: str, value: object, hint: Any) -> str:
         return ""
     if str in kinds:
         return f" (to mean the word, type {name}=\"'{shown(value)}'\")"
-    return f" of at most {BITS} bits" if int in kinds and abs(value) >= 2**BITS else ""
+    return (
+        f" of at most {LARGEST_BITS} bits" if int in kinds and abs(value) >= 2**LARGEST_BITS else ""
+    )
 
 
 def shown(value: object) -> str:
@@ -226,10 +233,10 @@ def shown(value: object) -> str:
     else:
         text = json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
     text = printable(text)
-    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
 
 
-def arguments(
+def typed_arguments(
     name: str, class_: type, values: dict[str, Any], filled_in: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Arguments of a class, each converted to its annotation or the type of its default.
@@ -252,6 +259,8 @@ def arguments(
 
 
 class _Signature(typing.NamedTuple):
+    """Arguments of a class."""
+
     types: dict[str, Any]  # {argument: annotation}
     names: list[str]  # of all arguments
     takes_any: bool  # **kwargs
@@ -259,6 +268,7 @@ class _Signature(typing.NamedTuple):
 
 @functools.cache
 def _signature(class_: type) -> _Signature:
+    """Arguments of a class, with the type of the default for one without an annotation."""
     parameters = inspect.signature(class_).parameters
     try:
         hints = typing.get_type_hints(class_.__init__, include_extras=True)

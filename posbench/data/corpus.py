@@ -261,7 +261,7 @@ def _text_node(choice: dict) -> dict:
     """{name, path, source} of an evaluate.text, its own source or that of configs/data.
 
     Raises ConfigError for an unknown name or key."""
-    from posbench.config.compose import yamls
+    from posbench.config.compose import all_yamls
 
     for key in choice:
         if key not in (*TEXT_KEYS, CONTENT_KEY):
@@ -270,7 +270,9 @@ def _text_node(choice: dict) -> dict:
                 f" {', '.join(TEXT_KEYS)}."
             )
     name = choice.get("name")
-    texts = {text: node for text, node in yamls("data").items() if node.get("tokenizer") != TASK}
+    texts = {
+        text: node for text, node in all_yamls("data").items() if node.get("tokenizer") != TASK
+    }
     if not isinstance(name, str) or ("source" not in choice and name not in texts):
         raise ConfigError(
             f"evaluate.text={name} is not a text{did_you_mean(str(name), texts)}: choose from"

@@ -64,12 +64,12 @@ def _with_source(mix: dict) -> dict:
     """Mix with the source and the vocabulary of the task that it names.
 
     Its further keys are arguments of the task. Raises ConfigError for an unknown task or key."""
-    from posbench.config.compose import yamls
+    from posbench.config.compose import all_yamls
 
     name = mix.get("task")
     # text tasks, which have no tokens of their own, then the tasks of configs/data
-    tasks = {task: {"vocab_size": 0, "source": node} for task, node in yamls("task").items()}
-    for task, node in yamls("data").items():
+    tasks = {task: {"vocab_size": 0, "source": node} for task, node in all_yamls("task").items()}
+    for task, node in all_yamls("data").items():
         if node.get("tokenizer") == TASK:
             tasks[task] = node
     if name not in tasks:

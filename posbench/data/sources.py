@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, sha256_file, write_json
-from posbench.config.typed_args import arguments, class_named
+from posbench.config.typed_args import class_named, typed_arguments
 
 SPLITS = ("train", "validation", "test")
 TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)
@@ -76,8 +76,8 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     except TypeError as error:
         raise ConfigError(f"data.source cannot be built from {config}: {error}.") from error
     source = source_class(
-        **arguments("data.source", source_class, of_source),
-        **arguments("data", source_class, of_data),
+        **typed_arguments("data.source", source_class, of_source),
+        **typed_arguments("data", source_class, of_data),
     )
     source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
     return source

@@ -24,8 +24,8 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
-from posbench.config.identity import without_later
-from posbench.config.typed_args import arguments, class_named
+from posbench.config.identity import without_new_defaults
+from posbench.config.typed_args import class_named, typed_arguments
 from posbench.data.sources import SPLITS, Source
 
 # target of a position where nothing is asked, which torch's cross entropy leaves out
@@ -73,7 +73,7 @@ def task_fingerprint(task: object) -> str:
     """Hex SHA-256 of the class, version and attributes of a task."""
     name = f"{type(task).__module__}.{type(task).__qualname__}"
     attributes = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
-    return sha256_json([name, task.version, without_later("data.source", attributes)])
+    return sha256_json([name, task.version, without_new_defaults("data.source", attributes)])
 
 
 class Task(Source):
@@ -249,4 +249,6 @@ def make_text_task(node: dict, key: str = "") -> TextTask:
             f"evaluate.tasks: {node['_target_']} is not a TextTask: choose a class that is one."
         )
     values = {name: value for name, value in node.items() if name not in ("_target_", "name")}
-    return task_class(**arguments(key or f"evaluate.tasks.{node['name']}", task_class, values))
+    return task_class(
+        **typed_arguments(key or f"evaluate.tasks.{node['name']}", task_class, values)
+    )

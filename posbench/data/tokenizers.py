@@ -22,7 +22,7 @@ import numpy as np
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes
 from posbench.common.wheel_file import wheel_file
-from posbench.config.peer_words import TOKENIZERS_ELSEWHERE, like
+from posbench.config.peer_words import TOKENIZERS_ELSEWHERE, normalized_word
 from posbench.data.sources import TASK, WITHOUT_FILE
 from posbench.gguf.header import is_gguf
 from posbench.gguf.tokenizer import tokenizer_json
@@ -117,7 +117,7 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
-    meant = TOKENIZERS_ELSEWHERE.get(like(tokenizer))
+    meant = TOKENIZERS_ELSEWHERE.get(normalized_word(tokenizer))
     if meant:
         raise ConfigError(
             f"data.tokenizer={tokenizer} is no tokenizer here (did you mean {meant}?): choose"

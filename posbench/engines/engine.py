@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import as_typed, method_name
+from posbench.config.identity import method_name, typed_words
 from posbench.config.schema import ModelConfig
 from posbench.position.instantiate import class_and_arguments
 from posbench.pretrained.import_config import trained_elsewhere
@@ -121,7 +121,7 @@ def _check_methods(cfg: dict, engine: Engine) -> None:
     # the default, and that of a configuration that `config_from_engine` returned
     if method_name(cfg["encoding"]) not in ("rope", "served"):
         raise ConfigError(
-            f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {model}, which has"
+            f"{typed_words('encoding', cfg['encoding'])} cannot be chosen for {model}, which has"
             " positions of its own."
         )
     for key in ("check", "finetune"):

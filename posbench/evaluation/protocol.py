@@ -14,7 +14,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
-from posbench.config.typed_args import arguments
+from posbench.config.typed_args import typed_arguments
 from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.windows import Windows, choose_windows
 from posbench.statistics.clustered import clustered_mean
@@ -132,7 +132,7 @@ class Protocol:
             return None
         names = cls.setting_names()
         chosen = {key: value for key, value in (evaluate.settings or {}).items() if key in names}
-        return vars(cls.Settings(**arguments("evaluate.settings", cls.Settings, chosen)))
+        return vars(cls.Settings(**typed_arguments("evaluate.settings", cls.Settings, chosen)))
 
     @classmethod
     def setting_names(cls) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 from posbench.common.errors import ConfigError, first_line
 from posbench.common.machine import check_processes
-from posbench.config.schema import Device, JobConfig, typed
+from posbench.config.schema import Device, JobConfig, typed_group
 from posbench.config.typed_args import convert
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_model_size, keep_freed
@@ -97,7 +97,7 @@ def check_methods(cfgs: list[dict]) -> None:
     """
     checked_nodes = []
     for cfg in cfgs:
-        trained = typed("train", cfg["train"]).scale_attention
+        trained = typed_group("train", cfg["train"]).scale_attention
         for name, node, kind in (
             ("encoding", cfg["encoding"], Encoding),
             ("train.scale_attention", trained, ScaleAttention),

@@ -88,7 +88,7 @@ def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
 
     Raises ValueError for auto, which planning replaces."""
     if dtype == "auto":
-        raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
+        raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolved_config")
     kind = torch.device(device).type
     # No cache on a GPU: a cast that it keeps from before would be no part of a recorded step (CUDA
     # graph), and each weight is used once in a pass anyway.

@@ -8,7 +8,7 @@ from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_args, method_name
-from posbench.config.typed_args import arguments, class_named
+from posbench.config.typed_args import class_named, typed_arguments
 
 OWN_PACKAGES = (
     "posbench.encodings.",
@@ -62,7 +62,7 @@ def class_and_arguments(
     if filled is None:
         filled = 0 if group == "extension" else 1
     filled_names = tuple(inspect.signature(cls).parameters)[:filled]
-    keywords = arguments(name, cls, method_args(node), filled_names)
+    keywords = typed_arguments(name, cls, method_args(node), filled_names)
     for key, inner in nodes_within(keywords, name):
         # A class from outside is checked when it is made.
         if str(inner["_target_"]).startswith(OWN_PACKAGES):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import OURS
+from posbench.config.identity import POSBENCH_PREFIX
 from posbench.config.names import display_name
 from posbench.position.effect import changes_plan, equal_or_both_none, hides_keys
 from posbench.position.geometry import Bias, Span, Trait
@@ -251,11 +251,11 @@ def file_of(method: object) -> str:
 def is_own(method: object) -> bool:
     """True for a method, or one with a part, whose class (or itself, a class) is not posbench's."""
     if isinstance(method, type):
-        return not method.__module__.startswith(OURS)
+        return not method.__module__.startswith(POSBENCH_PREFIX)
     if is_own(type(method)):
         return True
     nodes = nodes_within(getattr(method, "node", None))
-    return any(not str(node["_target_"]).startswith(OURS) for _, node in nodes)
+    return any(not str(node["_target_"]).startswith(POSBENCH_PREFIX) for _, node in nodes)
 
 
 def fed_length(extension: Extension, train_len: int, length: int) -> int:

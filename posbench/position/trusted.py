@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.schema import TRAINING, JobConfig
+from posbench.config.schema import TRAINING_PARTS, JobConfig
 from posbench.position.instantiate import OWN_PACKAGES, nodes_within
 from posbench.runs.directory import Run
 
@@ -74,7 +74,7 @@ def trained_config(run: Run) -> JobConfig:
     Raises as `trusted_config`, and ConfigError for a wrong value.
     """
     cfg = trusted_config(run)
-    return JobConfig.of({key: cfg[key] for key in TRAINING})
+    return JobConfig.of({key: cfg[key] for key in TRAINING_PARTS})
 
 
 class Source(NamedTuple):

@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict, replace
 
 from posbench.common.errors import ConfigError, Undescribed
-from posbench.config.identity import as_typed, method_name
+from posbench.config.identity import method_name, typed_words
 from posbench.config.schema import TrainConfig
 from posbench.data.sources import WITHOUT_FILE
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
@@ -110,8 +110,8 @@ def _fitted_encoding(encoding: dict, rope: dict, path: str) -> dict:
             fits = False
     if not fits:
         raise ConfigError(
-            f"{as_typed('encoding', encoding)} is not model.path={path}'s"
-            f" {as_typed('encoding', rope)}: leave encoding out."
+            f"{typed_words('encoding', encoding)} is not model.path={path}'s"
+            f" {typed_words('encoding', rope)}: leave encoding out."
         )
     if method_name(rope) != "rope":  # p_rope has other arguments
         return rope

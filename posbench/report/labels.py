@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from posbench.config.identity import method_args, method_name, run_prefix
-from posbench.config.names import closest_yaml, group_yamls
+from posbench.config.names import closest_yaml_name, shipped_yamls
 from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
@@ -40,12 +40,12 @@ class Facts:
 class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
-    Methods are named by `closest_yaml`. An argument appears only if two of `rows` differ in it, and
-    not at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. With
-    `all_arguments`, those at another value than in configs/ appear whatever `rows` are. `variants`
-    ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are given by
-    run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned
-    with: `yarn (trained in)`."""
+    Methods are named by `closest_yaml_name`. An argument appears only if two of `rows` differ in
+    it, and not at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`.
+    With `all_arguments`, those at another value than in configs/ appear whatever `rows` are.
+    `variants` ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are
+    given by run_id. A fine-tuned run names its parent's family, and the extension that it was
+    fine-tuned with: `yarn (trained in)`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Labels:
         self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}
         for row in map(with_trained_part_as_extension, rows):
             for group, column in ARGUMENT_COLUMNS.items():
-                sets = self.args[group, closest_yaml(group, row[group], row[column])]
+                sets = self.args[group, closest_yaml_name(group, row[group], row[column])]
                 if (row[column] or {}) not in sets:
                     sets.append(row[column] or {})
 
@@ -90,7 +90,7 @@ class Labels:
         moved = with_trained_part_as_extension(row)
         parent = run_prefix(row["finetune"]) if row["finetune"] else None
         encoding, extension = (
-            closest_yaml(group, moved[group], moved[column])
+            closest_yaml_name(group, moved[group], moved[column])
             for group, column in ARGUMENT_COLUMNS.items()
         )
         return Facts(
@@ -117,8 +117,8 @@ class Labels:
     def _method(self, group: str, row: dict) -> str:
         """Name of a method with the arguments that tell it apart, such as "ntk multiplier=2.0"."""
         args = row[ARGUMENT_COLUMNS[group]] or {}
-        method = closest_yaml(group, row[group], args)
-        usual = group_yamls(group).get(method, {})
+        method = closest_yaml_name(group, row[group], args)
+        usual = shipped_yamls(group).get(method, {})
         words = [method]
         for key, value in sorted(args.items()):
             if usual.get(key, ABSENT_ARGUMENT) == value:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from posbench.config.names import closest_yaml
+from posbench.config.names import closest_yaml_name
 from posbench.report.labels import ARGUMENT_COLUMNS, Labels
 from posbench.report.method_words import arguments_text
 from posbench.results.distinguish import values_of_differing_keys
@@ -95,7 +95,7 @@ def argument_lines(evaluations: Iterable[Evaluation]) -> list[str]:
             beta_is_default = group == "extension" and _fastest_pair_turns_1(row)
             text = arguments_text(args, row["train_len"] if beta_is_default else None)
             if text and row[group] != "recompute_window":
-                texts.setdefault(closest_yaml(group, row[group], args), {})[text] = None
+                texts.setdefault(closest_yaml_name(group, row[group], args), {})[text] = None
     if not texts:
         return []
     return [

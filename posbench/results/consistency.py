@@ -156,7 +156,7 @@ def _columns_of_evaluation(config: Mapping) -> dict[str, object]:
 
 def _is_ours(node: Mapping) -> bool:
     """True for a method of posbench, whose name does not depend on a user's yamls."""
-    return str(node.get("_target_", "")).startswith(identity.OURS)
+    return str(node.get("_target_", "")).startswith(identity.POSBENCH_PREFIX)
 
 
 def _without_older_gaps(column: str, value: object) -> object:
@@ -169,7 +169,7 @@ def _without_older_gaps(column: str, value: object) -> object:
         return value or ""
     if column.endswith("_args"):
         group = column.removesuffix("_args")
-        return identity.canonical(identity.without_later(group, dict(value or {})))
+        return identity.canonical(identity.without_new_defaults(group, dict(value or {})))
     return value
 
 
@@ -227,7 +227,9 @@ def _names_a_place(config: Mapping) -> bool:
     model = config.get("model")
     if not isinstance(encoding, dict) or not isinstance(model, dict):
         return False
-    hashed = {key: value for key, value in model.items() if key not in identity.NOT_MODEL}
+    hashed = {
+        key: value for key, value in model.items() if key not in identity.MODEL_KEYS_NOT_HASHED
+    }
     return _holds_a_place(encoding) or _holds_a_place(hashed)
 
 

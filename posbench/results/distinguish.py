@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, method_name, run_prefix
-from posbench.config.names import closest_yaml, group_yamls
+from posbench.config.identity import CHOICE_KEY, FIELDS_ADDED_LATER, method_name, run_prefix
+from posbench.config.names import closest_yaml_name, shipped_yamls
 from posbench.results.run_metadata import (
     ABSENT_WORD,
     HASH_KEY,
@@ -166,7 +166,7 @@ def _sweep_names(run_ids: Iterable[str], origins: Mapping[str, RunMetadata]) -> 
     names = {}
     for run_id in run_ids:
         name = sweep_name(origins[run_id]) if run_id in origins else ""
-        if name and name not in group_yamls("experiment"):
+        if name and name not in shipped_yamls("experiment"):
             names[run_id] = name
     return names
 
@@ -200,7 +200,7 @@ def _group_of(evaluation: "Evaluation") -> Group:
     row = evaluation.first
     way = Way(
         evaluation.source,
-        closest_yaml("encoding", row["encoding"], row["encoding_args"]),
+        closest_yaml_name("encoding", row["encoding"], row["encoding_args"]),
         typed_text(row["data"]),
         typed_text(row["tokenizer"]),
         typed_text(row["trained_scale"]),
@@ -269,11 +269,11 @@ def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
     settings = {}
     for key, value in config.items():
         place, _, last = key.rpartition(".")
-        if not key.startswith("encoding.") or last == CHOICE:
+        if not key.startswith("encoding.") or last == CHOICE_KEY:
             continue
         if last == "_target_" and isinstance(value, str) and value:
             settings[place] = method_name(
-                {"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")}
+                {"_target_": value, CHOICE_KEY: config.get(f"{place}.{CHOICE_KEY}")}
             )
         else:
             settings[key] = value

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, read_lines
-from posbench.config.identity import CHOICE, NOT_MODEL, NOT_TRAIN, text_name
+from posbench.config.identity import (
+    CHOICE_KEY,
+    MODEL_KEYS_NOT_HASHED,
+    TRAIN_KEYS_NOT_HASHED,
+    text_name,
+)
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -89,8 +94,8 @@ class RunMetadata:
         row has.
         """
         skipped = [
-            *(f"train.{name}" for name in (*NOT_TRAIN, "scale_attention", "parent")),
-            *(f"model.{name}" for name in NOT_MODEL),
+            *(f"train.{name}" for name in (*TRAIN_KEYS_NOT_HASHED, "scale_attention", "parent")),
+            *(f"model.{name}" for name in MODEL_KEYS_NOT_HASHED),
         ]
         settings = {}
         for key, value in self.config.items():
@@ -204,7 +209,7 @@ def training_settings(metadata: RunMetadata) -> dict[str, object]:
     """
     settings = {}
     for key, value in metadata.config.items():
-        if not is_under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}"):
+        if not is_under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE_KEY}"):
             settings[key] = value
     settings["data fingerprint"] = metadata.fingerprint[:16] or ABSENT_WORD
     return settings

@@ -14,7 +14,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.errors import RunError
 from posbench.common.files import finite, read_bytes, read_json, sha256_json, write_atomic
-from posbench.config.identity import without_later
+from posbench.config.identity import without_new_defaults
 from posbench.runs.columns import (
     COLUMNS,
     DERIVED,
@@ -56,7 +56,7 @@ def _repeatable_values(row: dict) -> dict:
     for group in ("encoding", "extension"):
         arguments = row[f"{group}_args"]
         if arguments:
-            values[f"{group}_args"] = without_later(group, arguments)
+            values[f"{group}_args"] = without_new_defaults(group, arguments)
     return values
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config import identity
-from posbench.config.compose import yamls
+from posbench.config.compose import all_yamls
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
-from posbench.config.schema import EvaluateConfig, JobConfig, typed
+from posbench.config.schema import EvaluateConfig, JobConfig, typed_group
 from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
@@ -93,7 +93,7 @@ class EvaluationCell:
     @classmethod
     def of(cls, content: dict) -> "EvaluationCell":
         """The cell of what `as_dict` gave. Raises ConfigError for settings of a wrong type."""
-        evaluate = typed("evaluate", content["evaluate"])
+        evaluate = typed_group("evaluate", content["evaluate"])
         return cls(**{**content, "evaluate": evaluate, "path": Path(content["path"])})
 
     def missing(self) -> list[int]:
@@ -200,7 +200,7 @@ def _task_node(task: str | dict) -> dict:
     name = task.get("name") or method_name(task)
     if "_target_" in task:
         return {"name": name, **task}
-    return {"name": name, **chosen_node("task", task, {}, yamls=yamls("task"))}
+    return {"name": name, **chosen_node("task", task, {}, yamls=all_yamls("task"))}
 
 
 def _rivals_of_tasks(nodes: list[dict], most: int) -> list[int]:
@@ -286,8 +286,8 @@ def make_cell(
     path = path_of(extension, scale)
     if not path.exists():
         # Rows from before own methods were named by their yamls keep the names that they have.
-        extension_before = identity.without_choices(extension)
-        scale_before = identity.without_choices(scale)
+        extension_before = identity.without_choice_keys(extension)
+        scale_before = identity.without_choice_keys(scale)
         path_before = path_of(extension_before, scale_before)
         if path_before.exists():
             extension = extension_before

@@ -24,7 +24,7 @@ from posbench.common.files import read_json
 from posbench.common.machine import cores
 from posbench.common.quantities import duration_words
 from posbench.config.identity import NO_SCALE, method_name
-from posbench.config.schema import EvaluateConfig, JobConfig, typed
+from posbench.config.schema import EvaluateConfig, JobConfig, typed_group
 from posbench.config.typed_args import class_named
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
@@ -331,7 +331,7 @@ class Timing:
         A length that was read as a part of another took next to none.
         """
         extension = config["extension"]
-        evaluate = typed("evaluate", config["evaluate"])
+        evaluate = typed_group("evaluate", config["evaluate"])
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = math.inf

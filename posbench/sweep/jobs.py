@@ -15,8 +15,8 @@ from posbench.common.files import json_text
 from posbench.common.machine import fast_dtype
 from posbench.common.outcome import Outcome
 from posbench.config import identity
-from posbench.config.defaults import resolve
-from posbench.config.schema import TRAINING, JobConfig, typed
+from posbench.config.defaults import resolved_config
+from posbench.config.schema import TRAINING_PARTS, JobConfig, typed_group
 from posbench.config.typed_args import shown
 from posbench.data.mix import resolved_data
 from posbench.position.trusted import trained_config, trusted_config
@@ -189,8 +189,8 @@ def _plan_job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     run = None if raw["run"] is None else Run(raw["run"])  # an existing training
     raw = _with_training(raw, run)
     tuning = raw.pop("finetune", None)
-    evaluate_as_typed = typed("evaluate", raw["evaluate"])
-    config = resolve(raw, auto)
+    evaluate_as_typed = typed_group("evaluate", raw["evaluate"])
+    config = resolved_config(raw, auto)
     check_used(evaluate_as_typed, config.evaluate.protocol)
     text = resolved_text(config.evaluate.text, config.data, config.cache_dir)
     key = repr(config.data)
@@ -236,7 +236,7 @@ def _child_job(parent: Job, tuning: dict) -> Job:
     """The job of a fine-tuning by its configuration. Raises ConfigError as `child_config` does."""
     from posbench.pretrained.outline import outlined
 
-    finetune = typed("finetune", tuning)
+    finetune = typed_group("finetune", tuning)
     config = parent.config
     if outlined(config) and (finetune.encoding or finetune.scale_attention):
         raise ConfigError(
@@ -259,7 +259,7 @@ def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
         name = _recorded_text_name(run, config.data)
         return Job(replace(config, data={**config.data, "name": name}), run, fingerprint)
     nodes = {"encoding": config.encoding, "scale_attention": config.train.scale_attention}
-    nodes_before = identity.without_choices(nodes)
+    nodes_before = identity.without_choice_keys(nodes)
     if nodes_before != nodes and not run.path.exists():
         train = replace(config.train, scale_attention=nodes_before["scale_attention"])
         config_before = replace(config, encoding=nodes_before["encoding"], train=train)
@@ -324,7 +324,7 @@ def _with_training(raw: dict, run: Run | None) -> dict:
                 f"run={raw['run']} was asked of an engine, whose address a run does not decide:"
                 f" give model={identity.method_name(engine)} again."
             )
-        raw = {**raw, **{key: trained[key] for key in TRAINING}}
+        raw = {**raw, **{key: trained[key] for key in TRAINING_PARTS}}
     else:
         raise ConfigError(
             f"run={raw['run']} holds no training (no config.yaml there): give a directory such as"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import usual_floor_block, usual_targets
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_args, method_name
-from posbench.config.names import display_name, group_yamls
-from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig, typed
+from posbench.config.names import display_name, shipped_yamls
+from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig, typed_group
 from posbench.config.typed_args import shown
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
@@ -48,7 +48,7 @@ def validation_extensions(train: TrainConfig) -> dict[str, dict]:
 def _label(node: dict) -> str:
     """Name of an extension, with the arguments that are not those of its yaml."""
     name = display_name("extension", node)
-    usual = group_yamls("extension").get(name, {})
+    usual = shipped_yamls("extension").get(name, {})
     words = [name]
     for key, value in method_args(node).items():
         if key not in usual or usual[key] != value:
@@ -161,7 +161,7 @@ def too_late(job: Job) -> list[str]:
         return []
     sentences = []
     try:
-        stored = typed("train", job.run.read_config()["train"])
+        stored = typed_group("train", job.run.read_config()["train"])
     except (ConfigError, RunError, KeyError):
         return []
     if train.validate_lengths and not _holds_validations(stored, train):

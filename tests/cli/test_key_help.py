@@ -9,7 +9,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from posbench.cli.key_help import explain_words, keys_and_folders
-from posbench.config.compose import loader
+from posbench.config.compose import hydra_loader
 
 GROUPS = ("encoding", "extension", "scale_attention", "finetune", "task", "data", "model")
 
@@ -85,7 +85,7 @@ def keys_of(node: dict, prefix: str = ""):
 
 def test_the_first_default_is_that_of_a_plain_run():
     with initialize_config_dir(str(CONFIGS), job_name="run", version_base="1.3"):
-        composed = loader(None).load_configuration("run", [], RunMode.RUN)
+        composed = hydra_loader(None).load_configuration("run", [], RunMode.RUN)
     values = OmegaConf.to_container(composed, resolve=False)
     keys = dict(
         keys_of({key: node for key, node in values.items() if key not in ("hydra", "experiment")})

@@ -168,7 +168,7 @@ def test_a_child_keeps_the_names_that_were_trained_into_it(cli, mine):  # noqa: 
 def test_runs_of_before_keep_their_names(cli, mine, monkeypatch):  # noqa: F811
     with monkeypatch.context() as before:
         before.setattr(
-            compose, "with_choices", lambda values, choices: values
+            compose, "with_choice_keys", lambda values, choices: values
         )  # as long as a module gave the name
         cli(*mine, "encoding=steep", "extension=half", UNTESTED)
     (old,) = cli.runs()
@@ -217,8 +217,8 @@ def test_posbench_s_own_classes_keep_their_names():
         "encoding": {"_target_": "mine.Rope"},
     }
     assert (
-        compose.with_choices(nodes, {"extension": "half", "encoding": "rope"}) == nodes
+        compose.with_choice_keys(nodes, {"extension": "half", "encoding": "rope"}) == nodes
     )  # a name of posbench's is not another's
-    named = compose.with_choices(nodes, {"extension": "half", "encoding": "other way"})
+    named = compose.with_choice_keys(nodes, {"extension": "half", "encoding": "other way"})
     assert named["encoding"] == {"_target_": "mine.Rope", "_name_": "other_way"}
     assert "_name_" not in nodes["encoding"]

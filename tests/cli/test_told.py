@@ -219,15 +219,15 @@ def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path / "gone"))
     assert "in spoilt" in told()
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv(key_values.TRACEBACK, "1")
+    monkeypatch.setenv(key_values.TRACEBACK_VARIABLE, "1")
     assert "in spoilt" in told()
 
 
 @pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2K] only=[yarn,pi]"])
 def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
     given, wanted = words.split(), {"lengths": [64, 2048], "only": "yarn,pi"}
-    found = key_values.options(given, {"lengths": [], "only": ""})
-    assert {**found, "only": key_values.unbracketed(found["only"])} == wanted
+    found = key_values.read_options(given, {"lengths": [], "only": ""})
+    assert {**found, "only": key_values.without_brackets(found["only"])} == wanted
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.secret import KEY, masked, masked_all
-from posbench.config.command_line import exit_code
+from posbench.config.command_line import run_for_exit_code
 from posbench.sweep.live_progress import Live
 
 SECRET = 'sk-"aZ09+/=\\_<b>&~%7E-0123456789'
@@ -69,7 +69,7 @@ def test_an_unforeseen_error_hides_it(capsys, tmp_path, monkeypatch):
         raise KeyError(SECRET)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert exit_code(work) == 1
+    assert run_for_exit_code(work) == 1
     (path,) = tmp_path.iterdir()
     assert "KeyError: '...'" in path.read_text() and "('...')" in capsys.readouterr().err
 

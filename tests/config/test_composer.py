@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
-from posbench.config.compose import Composer, unresolved
+from posbench.config.compose import Composer, unresolved_values
 
 ELSEWHERE = "# @package _global_\ntrain: {steps: 7}\nextension: {_target_: mine.Mine}\n"
 CELLS = (
@@ -42,7 +42,7 @@ def composer(tmp_path_factory):
 
 
 def whole(composer: Composer, words: list[str]) -> dict:
-    return unresolved(
+    return unresolved_values(
         GlobalHydra.instance()
         .config_loader()
         .load_configuration("run", [*composer.hydra, *words], RunMode.RUN)

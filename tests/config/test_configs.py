@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, models
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved
-from posbench.config.defaults import resolve
-from posbench.config.schema import SCHEMAS, JobConfig, typed
+from posbench.config.compose import unresolved_values
+from posbench.config.defaults import resolved_config
+from posbench.config.schema import SCHEMAS, JobConfig, typed_group
 from posbench.evaluation.registry import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
@@ -51,15 +51,15 @@ def parts(composer) -> composition.Composer:
 @pytest.mark.parametrize(("group", "name"), GROUPS, ids=map("=".join, GROUPS))
 def test_every_choice_composes_into_a_job(parts, group, name):
     words = [f"{group}={name}"]
-    for job in composition.expand(copy.deepcopy(parts.values(words)), words, parts):
-        resolve(job)
+    for job in composition.job_cfgs(copy.deepcopy(parts.values(words)), words, parts):
+        resolved_config(job)
 
 
 @pytest.mark.parametrize("name", choices("task"))
 def test_every_task_is_chosen_by_its_name(name):
     words = ["evaluate.protocol=accuracy", f"evaluate.tasks=[{name}]"]
-    (cfg,) = composition.expand(unresolved(compose("run", words)), words)
-    (each,) = configs_by_task(resolve(cfg), "accuracy")
+    (cfg,) = composition.job_cfgs(unresolved_values(compose("run", words)), words)
+    (each,) = configs_by_task(resolved_config(cfg), "accuracy")
     assert each.evaluate.tasks == [{"name": name, **node("task", name)}]
 
 
@@ -69,7 +69,7 @@ def test_the_yaml_of_a_group_shows_the_schemas_defaults_and_nothing_else(group):
 
 
 def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_config_yaml():
-    (cfg,) = composition.expand(unresolved(compose("run")), [])
+    (cfg,) = composition.job_cfgs(unresolved_values(compose("run")), [])
     del cfg["finetune"]
     job = JobConfig.of(cfg)
     assert list(job.as_dict()) == list(cfg) and job == JobConfig(
@@ -82,7 +82,7 @@ def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_confi
     [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)],
 )
 def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, millions):
-    config = typed("model", OmegaConf.to_container(compose("run", [f"model={name}"]).model))
+    config = typed_group("model", OmegaConf.to_container(compose("run", [f"model={name}"]).model))
     with torch.device("meta"):  # no weight is made
         model = GPT(
             config, make_method(node("encoding", "rope"), make_shape(config, 64)), vocab_size
@@ -95,7 +95,7 @@ def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, million
 def test_a_star_is_every_choice_of_its_group():
     cfg = compose("run", ["experiment=demo"])
     cfg.experiment.grid = [{"encoding": "*"}]
-    expanded = composition.expand(unresolved(cfg), [])
+    expanded = composition.job_cfgs(unresolved_values(cfg), [])
     assert [job["encoding"]["_target_"] for job in expanded] == [
         node("encoding", name)["_target_"] for name in choices("encoding")
     ]
@@ -105,10 +105,12 @@ def test_a_star_is_every_choice_of_its_group():
     ("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)]
 )
 def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_how(words, block):
-    (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
-    assert resolve(job).evaluate.floor_block == block
+    (job,) = composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
+    assert resolved_config(job).evaluate.floor_block == block
     assert (
-        resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}}).evaluate.floor_block
+        resolved_config(
+            {**job, "evaluate": {**job["evaluate"], "floor_block": 3}}
+        ).evaluate.floor_block
         == 3
     )
 
@@ -132,8 +134,8 @@ def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_h
 def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
     words, lengths, max_length, windows, targets
 ):
-    (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
-    found = resolve(job).evaluate
+    (job,) = composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
+    found = resolved_config(job).evaluate
     assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [
         lengths,
         max_length,
@@ -143,12 +145,15 @@ def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
 
 
 def test_text_of_the_training_is_scored_for_checkpoints_alone():
-    (job,) = composition.expand(
-        unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"]
+    (job,) = composition.job_cfgs(
+        unresolved_values(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"]
     )
     with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
-        resolve(job)
-    assert resolve({**job, "model": {**job["model"], "path": "model.gguf"}}).evaluate.split == "all"
+        resolved_config(job)
+    assert (
+        resolved_config({**job, "model": {**job["model"], "path": "model.gguf"}}).evaluate.split
+        == "all"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
@@ -162,7 +167,7 @@ def test_every_experiment_expands_to_jobs_with_references(parts, name, monkeypat
     words = [f"experiment={name}"]
     values = copy.deepcopy(parts.values(words))
     assert values["experiment"]["name"] == name
-    cfgs = composition.expand(values, words, parts)
+    cfgs = composition.job_cfgs(values, words, parts)
     check_methods(cfgs)
     jobs = plan_jobs(cfgs)  # resolves each
     assert jobs and all(job.user_cells for job in jobs)

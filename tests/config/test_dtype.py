@@ -17,8 +17,8 @@ from test_cli import TINY
 
 from posbench.common import machine
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved
-from posbench.config.defaults import resolve
+from posbench.config.compose import unresolved_values
+from posbench.config.defaults import resolved_config
 from posbench.config.identity import run_id
 from posbench.model.precision import native
 from posbench.runs.rows import read_csv
@@ -137,11 +137,11 @@ def test_auto_is_the_format_of_the_device_at_hand(on):
 
 def jobs(*words: str) -> list[dict]:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return composition.expand(unresolved(compose("run", list(words))), list(words))
+        return composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
 
 
 def formats(cfg: dict, auto: str | None = None) -> tuple[str, str]:
-    found = resolve(cfg, auto)
+    found = resolved_config(cfg, auto)
     return found.train.dtype, found.evaluate.dtype
 
 
@@ -153,7 +153,9 @@ def test_ids_hold_the_word_that_auto_became(on, cpu, auto):
     assert formats(short) == (auto, auto)
     assert formats(long) == (auto, auto)
     (plain,) = jobs(f"train.dtype={auto}")
-    assert run_id(resolve(short).as_dict(), "f") == run_id(resolve(plain).as_dict(), "f")
+    assert run_id(resolved_config(short).as_dict(), "f") == run_id(
+        resolved_config(plain).as_dict(), "f"
+    )
     assert formats({**short, "device": "cuda"}) == ("bf16", "bf16")
     assert formats(short, "fp32") == ("fp32", "fp32")
     for word in ("bf16", "fp32"):

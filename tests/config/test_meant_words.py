@@ -4,7 +4,7 @@ import pytest
 from conftest import CONFIGS, choices, node
 from hydra import initialize_config_dir
 
-from posbench.config.compose import Composer, Request, expand, fixed_by_target, resolved_values
+from posbench.config.compose import Composer, Request, job_cfgs, resolved_values, with_fixed_mode
 from posbench.config.identity import text_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import check_config
@@ -16,11 +16,11 @@ SCALED = [name for name in choices("extension") if "target_len" in node("extensi
 def test_a_target_alone_makes_a_factor_fixed(name):
     words = [f"extension={name}", "extension.target_len=512"]
     extension = {**node("extension", name), "target_len": 512}
-    made = fixed_by_target({"extension": extension}, words)["extension"]
+    made = with_fixed_mode({"extension": extension}, words)["extension"]
     assert made == {**extension, "mode": "fixed"}
     assert chosen_node("extension", name, {"target_len": 512}) == made
     contradiction = [*words, "extension.mode=dynamic"]
-    assert fixed_by_target({"extension": extension}, contradiction)["extension"] == extension
+    assert with_fixed_mode({"extension": extension}, contradiction)["extension"] == extension
 
 
 def test_there_are_such_extensions():
@@ -38,7 +38,7 @@ def test_a_target_of_a_part_and_of_a_grid_is_fixed_too():
             "grid": [{"extension": ["pi", "yarn"], "extension.target_len": 512}],
         }
         values = {**composer.values([]), "experiment": experiment}
-        grid = expand(values, [], WithoutExperiment(composer))
+        grid = job_cfgs(values, [], WithoutExperiment(composer))
         assert [cfg["extension"]["mode"] for cfg in grid] == ["fixed", "fixed"]
         assert all(cfg["name"] == "x" and cfg["log"]["group"] == "x" for cfg in grid)
 
@@ -54,7 +54,7 @@ class WithoutExperiment:
 
 
 def cells(composer: Composer, words: list[str]) -> list[dict]:
-    return expand(composer.values(words), words, composer)
+    return job_cfgs(composer.values(words), words, composer)
 
 
 @pytest.mark.parametrize(

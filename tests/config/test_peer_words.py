@@ -7,7 +7,7 @@ from conftest import choices
 from script_calls import call
 
 from posbench.cli.commands import find_command
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.config.peer_words import (
     CHOICES_ELSEWHERE,
     COMMANDS_ELSEWHERE,
@@ -26,7 +26,7 @@ def exists(key: str) -> bool:
     if not name:
         return key in KEYS
     in_schema = group in SCHEMAS and hasattr(SCHEMAS[group](), name)
-    return in_schema or any(name in content for content in group_yamls(group).values())
+    return in_schema or any(name in content for content in shipped_yamls(group).values())
 
 
 def test_what_is_meant_exists_and_what_is_typed_does_not():

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from posbench.common import machine
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved
+from posbench.config.compose import unresolved_values
 from posbench.sweep.jobs import plan_jobs
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -30,7 +30,7 @@ def jobs(request):
 def planned():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("run", ["experiment=demo"])
-        return plan_jobs(composition.expand(unresolved(cfg), ["experiment=demo"]))
+        return plan_jobs(composition.job_cfgs(unresolved_values(cfg), ["experiment=demo"]))
 
 
 def test_run_ids_of_the_demo_stay(jobs):

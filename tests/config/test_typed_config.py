@@ -17,10 +17,10 @@ from test_configs import METHODS
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved
+from posbench.config.compose import unresolved_values
 from posbench.config.identity import training_identity
-from posbench.config.schema import check_config, typed
-from posbench.config.typed_args import Check, arguments, class_named, convert
+from posbench.config.schema import check_config, typed_group
+from posbench.config.typed_args import Check, class_named, convert, typed_arguments
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding
 from posbench.position.instantiate import make_method
@@ -114,9 +114,9 @@ def text(tmp_path_factory):
 def judge(composer, text, *words: str) -> None:
     """What run.py does with a command before any job begins."""
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
-    typed_words = [composition.long_name(word) for word in with_usual(*words, usual=usual)]
+    typed_words = [composition.hydra_form(word) for word in with_usual(*words, usual=usual)]
     values = copy.deepcopy(composer.values(typed_words))
-    cfgs = [check_config(cfg) for cfg in composition.expand(values, typed_words, composer)]
+    cfgs = [check_config(cfg) for cfg in composition.job_cfgs(values, typed_words, composer)]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
@@ -167,7 +167,7 @@ def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, targe
     ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES],
 )
 def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
-    data = composition.resolved_values(unresolved(compose("run", [f"data={name}"])))["data"]
+    data = composition.resolved_values(unresolved_values(compose("run", [f"data={name}"])))["data"]
     *way, last = key.split(".")
     reduce(dict.__getitem__, way, data["source"])[last] = value
     with pytest.raises(ConfigError, match=rf"^data\.source\.{said}"):
@@ -239,7 +239,7 @@ def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
         "n": 4,
         "unheard": object(),
     }
-    assert arguments("encoding", Own, given, ("shape",)) == given
+    assert typed_arguments("encoding", Own, given, ("shape",)) == given
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
 )
 def test_wrong_arguments_of_a_users_own_class_are_refused(key, value, legal):
     with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be {legal}"):
-        arguments("encoding", Own, {key: value}, ("shape",))
+        typed_arguments("encoding", Own, {key: value}, ("shape",))
 
 
 def test_whole_numbers_and_truths_are_taken_however_they_are_written():
@@ -293,7 +293,7 @@ def test_ids_do_not_tell_an_int_from_the_float_it_equals():
     """
     as_ints = {"lr": 1, "weight_decay": 0, "betas": [0, 0.95], "length": 64.0, "steps": 1e3}
     as_written = {"lr": 1.0, "weight_decay": 0.0, "betas": [0.0, 0.95], "length": 64, "steps": 1000}
-    one, two = (typed("train", values) for values in (as_ints, as_written))
+    one, two = (typed_group("train", values) for values in (as_ints, as_written))
     assert (
         repr(one) == repr(two)
         and isinstance(one.lr, float)
@@ -329,7 +329,7 @@ def test_a_length_may_be_typed_in_thousands(short, long):
     ]
     words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
     found = [
-        check_config(unresolved(compose("advise", [word.format(size) for word in words])))
+        check_config(unresolved_values(compose("advise", [word.format(size) for word in words])))
         for size in (short, long)
     ]
     assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(
@@ -359,4 +359,4 @@ CHECKED = [
 )
 def test_what_is_no_number_of_tokens_and_no_device_is_refused(script, word, said):
     with pytest.raises(ConfigError, match=said):
-        check_config(unresolved(compose(script, [word])))
+        check_config(unresolved_values(compose(script, [word])))

@@ -20,7 +20,7 @@ from test_rows import VALUES
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved
+from posbench.config.compose import unresolved_values
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation import protocols as evaluators
 from posbench.evaluation.registry import protocol
@@ -303,7 +303,7 @@ def cells(text_folder, *overrides):
         *overrides,
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        (job,) = plan_jobs(composition.expand(unresolved(compose("run", given)), given))
+        (job,) = plan_jobs(composition.job_cfgs(unresolved_values(compose("run", given)), given))
     return [
         (
             one.protocol,

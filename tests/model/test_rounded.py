@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.config.schema import ModelConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
@@ -33,9 +33,9 @@ KINDS = {
 def made(kind: str = "plain") -> GPT:
     encoding, changed = KINDS[kind]
     node = (
-        group_yamls("encoding")[encoding]
+        shipped_yamls("encoding")[encoding]
         if isinstance(encoding, str)
-        else {**group_yamls("encoding")["rope"], **encoding}
+        else {**shipped_yamls("encoding")["rope"], **encoding}
     )
     config = ModelConfig(d_model=32, n_head=2, n_layer=2, d_ff=48, **changed)
     torch.manual_seed(0)

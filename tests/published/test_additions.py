@@ -82,7 +82,7 @@ def test_a_command_is_a_folder_a_line_and_a_script(tmp_path, capsys, monkeypatch
     stub = '"""A toy command: python scripts/toy.py WORD"""\n' + script[script.index("\nfrom") :]
     (tmp_path / "toy.py").write_text(stub.replace('"runs"', '"toy"'))
     monkeypatch.setattr(tools, "__path__", [*tools.__path__, str(tmp_path / "tools")])
-    monkeypatch.setattr(console, "SCRIPTS", tmp_path)
+    monkeypatch.setattr(console, "SCRIPTS_FOLDER", tmp_path)
     listed = [*commands.COMMANDS, commands.Command("toy", commands.EVERYDAY, "toy:run")]
     monkeypatch.setattr(commands, "COMMANDS", listed)
     monkeypatch.setattr(console, "COMMANDS", listed)

@@ -20,8 +20,8 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, write_eval
 
 import posbench
-from posbench.config.compose import Composer, long_name, resolved_values
-from posbench.config.defaults import resolve
+from posbench.config.compose import Composer, hydra_form, resolved_values
+from posbench.config.defaults import resolved_config
 from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import MOST_SUMS_BYTES, TEMPLATES, explore_page, page_content
 from posbench.report.records import SECTION_COLUMNS, section_values
@@ -362,8 +362,8 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
                 for word in shlex.split(line["command"])[2:]
                 if word != "-m"
             ]
-            cfg = resolve(
-                resolved_values(composer.values([long_name(word) for word in words]))
+            cfg = resolved_config(
+                resolved_values(composer.values([hydra_form(word) for word in words]))
             ).as_dict()
             section = tuple(line[column] for column in SECTION_COLUMNS)
             row = known[

@@ -20,7 +20,7 @@ from synthetic import (
 
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.report.figures.captions import curve_caption
 from posbench.report.labels import Labels
 from posbench.report.records import read_points
@@ -371,11 +371,11 @@ def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
 
 @pytest.mark.parametrize("name", ["fox_rope", "gemma3"])
 def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
-    made, cls = group_yamls("encoding")[name], method_name(group_yamls("encoding")[name])
+    made, cls = shipped_yamls("encoding")[name], method_name(shipped_yamls("encoding")[name])
     found = labels(
         *(
             {"encoding": cls, "encoding_args": method_args(node)}
-            for node in (made, group_yamls("encoding")[cls])
+            for node in (made, shipped_yamls("encoding")[cls])
         )
     )
     assert [encoding for encoding, *_ in found] == [name, cls] and name != cls
@@ -594,7 +594,7 @@ def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_sa
         ("b", "rope", "headwise"),
         ("c", "smollm3", "none"),
     ):
-        encoding = group_yamls("encoding")[name]
+        encoding = shipped_yamls("encoding")[name]
         run = f"rope-64-s0-{place * 10}"
         told = {"encoding_args": method_args(encoding), "run_id": run}
         paths.append(write_eval(tmp_path / place, "rope", "none", "none", flat(0), LENGTHS, **told))

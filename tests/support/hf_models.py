@@ -9,7 +9,7 @@ import torch
 from conftest import node
 
 from posbench.config.compose import Request
-from posbench.config.defaults import resolve
+from posbench.config.defaults import resolved_config
 from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model.build import load_model, make_model
@@ -75,7 +75,7 @@ def randomize(model: torch.nn.Module) -> None:
 
 def trained(folder: Path, cfg: dict | JobConfig) -> Run:
     """A finished run of random weights."""
-    run, cfg = Run(folder / "run"), resolve(cfg) if isinstance(cfg, dict) else cfg
+    run, cfg = Run(folder / "run"), resolved_config(cfg) if isinstance(cfg, dict) else cfg
     model = make_model(cfg, VOCAB)
     randomize(model)
     with run.lock():
@@ -177,7 +177,7 @@ def adopted(path: Path, **changed) -> JobConfig:
         ),
         **changed,
     }
-    return resolve(config_from_checkpoint(cfg))
+    return resolved_config(config_from_checkpoint(cfg))
 
 
 def imported(path: Path) -> Run:

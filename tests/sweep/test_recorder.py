@@ -10,7 +10,7 @@ from conftest import node
 from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES, stored
 
-from posbench.config.names import CONFIGS
+from posbench.config.names import CONFIGS_FOLDER
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect_report
 from posbench.runs.directory import Run
@@ -116,7 +116,8 @@ def test_modes(monkeypatch, tmp_path):
 def test_the_demo_is_offline_where_a_key_is_set(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "x")
     assert (
-        wandb_mode(read_yaml(CONFIGS / "experiment" / "demo.yaml")["base"]["log.mode"]) == "offline"
+        wandb_mode(read_yaml(CONFIGS_FOLDER / "experiment" / "demo.yaml")["base"]["log.mode"])
+        == "offline"
     )
 
 

@@ -58,7 +58,8 @@ def posbench(installed, folder, *words) -> subprocess.CompletedProcess:
 
 def test_an_installed_package_runs_its_commands_and_writes_where_it_was_typed(installed, tmp_path):
     where = (
-        "import posbench, posbench.config.names as names; print(posbench.__file__, names.CONFIGS)"
+        "import posbench, posbench.config.names as names;"
+        " print(posbench.__file__, names.CONFIGS_FOLDER)"
     )
     found = subprocess.run(
         [sys.executable, "-c", where],

@@ -9,13 +9,19 @@ from pathlib import Path
 
 from posbench.config.identity import (
     FIELDS_ADDED_LATER,
-    NOT_TRAIN,
-    as_word,
+    TRAIN_KEYS_NOT_HASHED,
     method_args,
     method_label,
-    without_later,
+    quoted_word,
+    without_new_defaults,
 )
-from posbench.config.names import as_command, base_yaml, closest_yaml, display_name, group_yamls
+from posbench.config.names import (
+    base_yaml,
+    closest_yaml_name,
+    display_name,
+    shipped_yamls,
+    with_command_names,
+)
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
@@ -24,7 +30,7 @@ UNTYPED_KEYS = {
     "train.parent",
     "model.path",
     "model.checkpoint",
-    *(f"train.{key}" for key in NOT_TRAIN),
+    *(f"train.{key}" for key in TRAIN_KEYS_NOT_HASHED),
 }
 # Fields of a setting that stand for files: another text, the model that chooses key tokens, and a
 # protocol's version, which no word can choose.
@@ -51,7 +57,7 @@ def command_to_repeat(
         words.insert(0, "-m")
     words.append(f"seed={','.join(map(str, seeds))}")
     words.append(as_typed("evaluate.lengths", sorted(lengths)))
-    return as_command(f"python scripts/run.py {' '.join(words)}")
+    return with_command_names(f"python scripts/run.py {' '.join(words)}")
 
 
 def _command_words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
@@ -92,8 +98,11 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
     extension_args = row["extension_args"] or {}
     methods = {  # {key: (name, arguments)}
         "encoding": (display_name("encoding", config["encoding"]), method_args(config["encoding"])),
-        "extension": (closest_yaml("extension", row["extension"], extension_args), extension_args),
-        "scale_attention": (closest_yaml("scale_attention", scale, scale_args), scale_args),
+        "extension": (
+            closest_yaml_name("extension", row["extension"], extension_args),
+            extension_args,
+        ),
+        "scale_attention": (closest_yaml_name("scale_attention", scale, scale_args), scale_args),
     }
     trained = config["train"].get("scale_attention") or {}
     if method_label(trained, "scale_attention") != "none":
@@ -103,7 +112,7 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
         )
     words = []
     for key, (name, args) in methods.items():
-        usual = group_yamls(key.rpartition(".")[2]).get(name)
+        usual = shipped_yamls(key.rpartition(".")[2]).get(name)
         if usual is None:  # somebody's own class
             return None
         words += [f"{key}={name}", *_changed_words(key, args, method_args(usual))]
@@ -113,16 +122,17 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
 def _data_words(data: dict) -> list[str] | None:
     """Words of the data, without keys that its yaml does not have."""
     name = str(data.get("name"))
-    if name not in group_yamls("data"):
+    if name not in shipped_yamls("data"):
         return None
-    usual = {**base_yaml("data"), **group_yamls("data")[name]}
+    usual = {**base_yaml("data"), **shipped_yamls("data")[name]}
     return [f"data={name}", *_changed_words("data", data, usual, usual_keys_only=True)]
 
 
 def _model_words(model: dict) -> list[str]:
     """Words of the model, from the yaml that needs the fewest."""
     changes = {
-        name: _changed_words("model", model, usual) for name, usual in group_yamls("model").items()
+        name: _changed_words("model", model, usual)
+        for name, usual in shipped_yamls("model").items()
     }
     name = min(changes, key=lambda name: len(changes[name]))
     return [f"model={name}", *changes[name]]
@@ -131,7 +141,7 @@ def _model_words(model: dict) -> list[str]:
 def _train_words(train: dict) -> list[str]:
     apart = ("scale_attention", "step")
     values = {key: value for key, value in train.items() if key not in apart}
-    return _changed_words("train", values, group_yamls("train")["default"])
+    return _changed_words("train", values, shipped_yamls("train")["default"])
 
 
 def _step_words(train: dict) -> list[str]:
@@ -144,7 +154,7 @@ def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
     for field in Setting.__dataclass_fields__:
         if field not in FILE_FIELDS:
             values[field] = getattr(setting, field)
-    return _changed_words("evaluate", values, group_yamls("evaluate")["default"])
+    return _changed_words("evaluate", values, shipped_yamls("evaluate")["default"])
 
 
 def _changed_words(
@@ -154,7 +164,7 @@ def _changed_words(
 
     An absent key of FIELDS_ADDED_LATER means its default."""
     usual_values = flatten(usual, f"{group}.")
-    run_values = flatten(without_later(group, values), f"{group}.")
+    run_values = flatten(without_new_defaults(group, values), f"{group}.")
     for key, value in usual_values.items():
         if key in FIELDS_ADDED_LATER and key not in run_values and value is not None:
             run_values[key] = FIELDS_ADDED_LATER[key]
@@ -176,5 +186,5 @@ def as_typed(key: str, value: object) -> str:
     "'evaluate.lengths=[64,128]'"
     """
     if isinstance(value, str):
-        return as_word(key, value)
+        return quoted_word(key, value)
     return shlex.quote(f"{key}={json.dumps(value, separators=(',', ':'))}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
-from posbench.config.command_line import list_files
+from posbench.config.command_line import print_files
 from posbench.config.compose import Request
 from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
@@ -129,4 +129,4 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
     )
     write_atomic(out / "advice.html", advice_page(content, drawing))
     print(f"{advice_text(content)}\n")
-    list_files((out / "advice.html", out / "advice.json", *figures))
+    print_files((out / "advice.html", out / "advice.json", *figures))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.defaults import usual_targets
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
 
@@ -113,7 +113,7 @@ CUT_TEXT = Option(CUT, CUT, extension="recompute_window")
 
 def method_node(group: str, name: str) -> dict:
     """Content of a method's yaml, to be changed at will."""
-    return copy.deepcopy(group_yamls(group)[name])
+    return copy.deepcopy(shipped_yamls(group)[name])
 
 
 def option_by_length(family: str) -> Option:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, write_json
-from posbench.config.identity import as_word, method_name
-from posbench.config.names import as_command, group_yamls
+from posbench.config.identity import method_name, quoted_word
+from posbench.config.names import shipped_yamls, with_command_names
 from posbench.config.schema import JobConfig
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.tools.advice.decide import USES, WITHOUT_SETTING
@@ -101,9 +101,9 @@ def _export_command(measurements: Measurements, extension: dict) -> str | None:
         hf_config(measurements.job.config, extension)
     except ConfigError:
         return None
-    run = as_word("run", measurements.job.run.path)
+    run = quoted_word("run", measurements.job.run.path)
     words_of_extension = typed_words("extension", extension)
-    return as_command(f"python scripts/export_hf.py {run} out=DIR {words_of_extension}")
+    return with_command_names(f"python scripts/export_hf.py {run} out=DIR {words_of_extension}")
 
 
 def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -> dict[str, dict]:
@@ -119,7 +119,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
         "num_hidden_layers": config.model.n_layer,
         "head_dim": config.model.head_width,
     }
-    unextended = rope_settings(config, group_yamls("extension")["none"], config_file)
+    unextended = rope_settings(config, shipped_yamls("extension")["none"], config_file)
     longest = of_option["max_position_embeddings"]
     engines = setting_in_words(
         _explained_setting(shape, of_option, train_len),
@@ -150,6 +150,6 @@ def typed_words(group: str, method: dict) -> str:
     name = method_name(method)
     typed = [f"{group}={name}"]
     for key, value in method.items():
-        if value != group_yamls(group)[name][key]:
+        if value != shipped_yamls(group)[name][key]:
             typed.append(f"{group}.{key}={value}")
     return " ".join(typed)

@@ -13,7 +13,7 @@ from posbench.common.files import write_atomic, write_json
 from posbench.common.layout import aligned
 from posbench.common.progress import Progress
 from posbench.common.quantities import plural
-from posbench.config.defaults import LONG, resolve
+from posbench.config.defaults import LONG_TRAINING, resolved_config
 from posbench.config.schema import JobConfig
 from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Scorer
@@ -26,7 +26,8 @@ from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.attention import distance_buckets, measure_attention
 from posbench.tools.anatomy.from_config import method_in_words, resolve_methods
 
-USUAL_WINDOWS, USUAL_LONG_WINDOWS = 32, 8  # by default; the second of training lengths above LONG
+# by default; the second of training lengths above LONG_TRAINING
+USUAL_WINDOWS, USUAL_LONG_WINDOWS = 32, 8
 MOST_USUAL_QUERIES = 64  # by default the most of a window
 METHOD_KEYS = ("extension", "scale_attention", "untested")
 HEAD_KEYS = ("entropy", "entropy_half", "first", "sink", "far")
@@ -70,12 +71,12 @@ def resolve_run(raw: dict) -> JobConfig:
     train_len = config.train.train_len
     within_training = max((length for length in lengths if length <= train_len), default=train_len)
     usual = {
-        "windows": USUAL_LONG_WINDOWS if train_len > LONG else USUAL_WINDOWS,
+        "windows": USUAL_LONG_WINDOWS if train_len > LONG_TRAINING else USUAL_WINDOWS,
         "targets": max(1, min(MOST_USUAL_QUERIES, train_len // 8)),
     }
     sizes = {key: evaluate[key] or value for key, value in usual.items()}
     evaluate = {**evaluate, **sizes, "lengths": [within_training, *lengths]}
-    config = resolve({**config.as_dict(), "evaluate": evaluate})
+    config = resolved_config({**config.as_dict(), "evaluate": evaluate})
     config.evaluate.check_room()
     return config
 

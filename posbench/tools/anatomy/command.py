@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.config.command_line import list_files, options
+from posbench.config.command_line import print_files, read_options
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.names import CONFIGS
+from posbench.config.names import CONFIGS_FOLDER
 
 COMPAT_OPTIONS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 
@@ -24,7 +24,7 @@ def anatomy(request: Request) -> None:
         written = _tabulate_grid(request)
     else:
         written = _dissect_one(first, request.name)
-    list_files(written)
+    print_files(written)
 
 
 def _default_folder(raw: dict, name: str = "") -> Path:
@@ -151,8 +151,8 @@ def compat(arguments: list[str]) -> None:
     """Print the table, or with `reasons` one line for each pair: a reason (refused, untested,
     own, no-op) or a source (legal).
     """
-    settings = options(arguments, COMPAT_OPTIONS)
-    folders = [Path(CONFIGS)]
+    settings = read_options(arguments, COMPAT_OPTIONS)
+    folders = [Path(CONFIGS_FOLDER)]
     if settings["config_dir"]:
         folder = Path(settings["config_dir"])
         if not folder.is_dir():
@@ -178,9 +178,9 @@ def compat(arguments: list[str]) -> None:
 
 def gallery(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
-    settings = options(arguments, {"out": "results/gallery"})
+    settings = read_options(arguments, {"out": "results/gallery"})
     from posbench.report.figures.style import write_figure
     from posbench.tools.anatomy.gallery import gallery_figure, tiles_of_group
 
     tiles = {group: tiles_of_group(group) for group in ("encoding", "extension", "scale_attention")}
-    list_files(write_figure(gallery_figure(tiles), Path(settings["out"]) / "gallery"))
+    print_files(write_figure(gallery_figure(tiles), Path(settings["out"]) / "gallery"))

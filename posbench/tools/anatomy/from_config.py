@@ -3,10 +3,10 @@
 from safetensors import safe_open
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.defaults import resolve
-from posbench.config.identity import CHOICE, NOT_ARGUMENTS, method_name
-from posbench.config.names import display_name, group_yamls
-from posbench.config.schema import TRAINING, JobConfig
+from posbench.config.defaults import resolved_config
+from posbench.config.identity import CHOICE_KEY, NON_ARGUMENT_KEYS, method_name
+from posbench.config.names import display_name, shipped_yamls
+from posbench.config.schema import TRAINING_PARTS, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.trusted import trusted_config
@@ -19,17 +19,17 @@ def resolve_methods(cfg: dict) -> JobConfig:
     """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those
     of that run.
 
-    Raises ConfigError for a run that is not finished, and as `resolve` does.
+    Raises ConfigError for a run that is not finished, and as `resolved_config` does.
     """
     if cfg["run"] is None:
-        return resolve(config_from_checkpoint(cfg))
+        return resolved_config(config_from_checkpoint(cfg))
     run = Run(cfg["run"])
     if not run.finished:
         raise ConfigError(
             f"run={cfg['run']} has no finished training: train it with scripts/run.py first."
         )
     trained = trusted_config(run)
-    return resolve({**cfg, **{key: trained[key] for key in TRAINING}})
+    return resolved_config({**cfg, **{key: trained[key] for key in TRAINING_PARTS}})
 
 
 def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
@@ -57,7 +57,7 @@ def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
 def method_in_words(group: str, method: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it, such as "rope base=27"."""
     name = display_name(group, method)
-    default = group_yamls(group).get(name, {})
+    default = shipped_yamls(group).get(name, {})
     same_class = default.get("_target_") == method["_target_"]
     defaults = flatten(default) if same_class else {}
     arguments = flatten(method)
@@ -65,10 +65,10 @@ def method_in_words(group: str, method: dict) -> str:
     for key, value in arguments.items():
         parent, _, leaf = key.rpartition(".")
         is_default = key in defaults and defaults[key] == value
-        if key in NOT_ARGUMENTS or leaf == CHOICE or is_default:
+        if key in NON_ARGUMENT_KEYS or leaf == CHOICE_KEY or is_default:
             continue
         if leaf == "_target_":
-            inner = {"_target_": value, CHOICE: arguments.get(f"{parent}.{CHOICE}")}
+            inner = {"_target_": value, CHOICE_KEY: arguments.get(f"{parent}.{CHOICE_KEY}")}
             words.append(f"{parent}={method_name(inner)}")
         else:
             words.append(f"{key}={typed_text(value)}")

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch.nn.functional import pad
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make_method
@@ -170,7 +170,7 @@ def tiles_of_group(group: str) -> list[Tile]:
 
     An encoding that does not reach LENGTH by itself has recompute_window; other methods act on
     RoPE, else on the first encoding they can; one that acts on none is left out."""
-    methods = group_yamls(group)
+    methods = shipped_yamls(group)
     tiles = []
     for name in sorted(methods, key=lambda name: (name != "none", name)):
         tile = _encoding_tile(name) if group == "encoding" else _tile_of_first_change(group, name)
@@ -181,19 +181,19 @@ def tiles_of_group(group: str) -> list[Tile]:
 
 def _encoding_tile(name: str) -> Tile | None:
     """An encoding by itself, or with recompute_window."""
-    encoding = group_yamls("encoding")[name]
+    encoding = shipped_yamls("encoding")[name]
     anatomy = _anatomy_of_yamls(encoding)
     if anatomy is None:
         anatomy = _anatomy_of_yamls(
-            encoding, extension=group_yamls("extension")["recompute_window"]
+            encoding, extension=shipped_yamls("extension")["recompute_window"]
         )
     return None if anatomy is None else Tile(name, name, anatomy)
 
 
 def _tile_of_first_change(group: str, name: str) -> Tile | None:
     """An extension or a scale on the first encoding that it changes, RoPE if it can."""
-    encodings = group_yamls("encoding")
-    method = group_yamls(group)[name]
+    encodings = shipped_yamls("encoding")
+    method = shipped_yamls(group)[name]
     for encoding in ("rope", *encodings):
         anatomy = _anatomy_of_yamls(encodings[encoding], **{group: method})
         if anatomy is not None:
@@ -211,13 +211,13 @@ def _anatomy_of_yamls(
         made_encoding = make_method(encoding, SHAPE)
     if all(layer.encoding.mixes for layer in made_encoding.layers()):
         return None
-    made_extension = make_method(extension or group_yamls("extension")["none"])
-    scale = make_method(scale_attention or group_yamls("scale_attention")["none"], SHAPE)
+    made_extension = make_method(extension or shipped_yamls("extension")["none"])
+    scale = make_method(scale_attention or shipped_yamls("scale_attention")["none"], SHAPE)
     trained_scale = None
     if scale.trained or scale.sinks:
         # Learned factors and sinks are a part of the training; an evaluation has no scale then.
         trained_scale = scale
-        scale = make_method(group_yamls("scale_attention")["none"], SHAPE)
+        scale = make_method(shipped_yamls("scale_attention")["none"], SHAPE)
     try:
         verdict = verdict_of(made_encoding, made_extension, scale, [LENGTH], allow_untested=True)
     except ConfigError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import choices
+from posbench.config.names import yamls_in_folders
 from posbench.config.schema import ModelConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
@@ -39,10 +39,12 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     """
     shape = make_shape(ModelConfig(), train_len)
     no_extension, no_scale = NoExtension(), NoScale(shape)
-    extensions = {other: make_method(node) for other, node in choices(configs, "extension").items()}
-    scale_nodes = choices(configs, "scale_attention").items()
+    extensions = {
+        other: make_method(node) for other, node in yamls_in_folders(configs, "extension").items()
+    }
+    scale_nodes = yamls_in_folders(configs, "scale_attention").items()
     scales = {other: make_method(node, shape) for other, node in scale_nodes if other != "none"}
-    for name, node in choices(configs, "encoding").items():
+    for name, node in yamls_in_folders(configs, "encoding").items():
         encoding = make_method(node, shape)
         for other, extension in extensions.items():
             fate = _fate_and_reason(verdict_of, encoding, extension, no_scale, lengths)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.build import make_model, read_theirs
@@ -52,7 +52,7 @@ def load_model_path(path: str) -> GPT | Reader:
     raw = config_from_checkpoint(
         {
             "model": {"path": path},
-            "encoding": group_yamls("encoding")["rope"],
+            "encoding": shipped_yamls("encoding")["rope"],
             # Not read.
             "train": asdict(TrainConfig()),
             "data": {"tokenizer": "none", "vocab_size": 0},
@@ -118,7 +118,7 @@ def _pass_with_extension(
     model: GPT | Reader, reader: GPT | Reader, name: str, length: int, dtype: str, device: str
 ) -> Case:
     """Pass with an extension. Raises ConfigError with the reason if there is nothing to measure."""
-    extension = make_method(group_yamls("extension")[name])
+    extension = make_method(shipped_yamls("extension")[name])
     scale = NoScale(model.encoding.shape)
     noop = verdict_of(model.encoding, extension, scale, [length], allow_untested=True).noop
     if fed_length(extension, model.encoding.shape.train_len, length) < length:

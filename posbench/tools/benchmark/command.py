@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.command_line import options, unbracketed
-from posbench.config.names import group_yamls
+from posbench.config.command_line import read_options, without_brackets
+from posbench.config.names import shipped_yamls
 
 if TYPE_CHECKING:
     from posbench.tools.benchmark.measure import Measurement
@@ -63,7 +63,7 @@ def benchmark(arguments: list[str]) -> None:
 
 def _checked_options(arguments: list[str]) -> dict:
     """Options of the words, with `only` as a list. Raises ConfigError for a word without effect."""
-    chosen = options(arguments, DEFAULTS)
+    chosen = read_options(arguments, DEFAULTS)
     typed = {word.partition("=")[0] for word in arguments}
     path = chosen["model.path"]
     if not path and "dtype" in typed:
@@ -76,15 +76,15 @@ def _checked_options(arguments: list[str]) -> dict:
         for key, value in CHECKPOINT_DEFAULTS.items():
             if key not in typed:
                 chosen[key] = value
-    chosen["only"] = [name for name in unbracketed(chosen["only"]).split(",") if name]
+    chosen["only"] = [name for name in without_brackets(chosen["only"]).split(",") if name]
     if path:
-        known = [*group_yamls("extension"), "transformers"]
+        known = [*shipped_yamls("extension"), "transformers"]
         none_of = "not an extension"
     else:
         known = [
-            *group_yamls("encoding"),
-            *group_yamls("extension"),
-            *group_yamls("scale_attention"),
+            *shipped_yamls("encoding"),
+            *shipped_yamls("extension"),
+            *shipped_yamls("scale_attention"),
         ]
         none_of = "no encoding, extension or attention scale"
     for name in chosen["only"]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.extensions.none import NoExtension
 from posbench.model import precision as bf16
@@ -126,9 +126,9 @@ def _models_of_training(train_len: int) -> dict[str, GPT]:
     """
     shape = make_shape(MODEL, train_len)
     models = {}
-    for name, node in group_yamls("encoding").items():
+    for name, node in shipped_yamls("encoding").items():
         models[name] = GPT(MODEL, make_method(node, shape), VOCAB_SIZE)
-    for name, node in group_yamls("scale_attention").items():
+    for name, node in shipped_yamls("scale_attention").items():
         scale = make_method(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
             models[f"{BASE_CASE}, {name} trained in"] = GPT(
@@ -141,7 +141,7 @@ def _models_of_training(train_len: int) -> dict[str, GPT]:
 
 def _rope_encoding(train_len: int) -> Encoding:
     """Encoding of the base case, plain RoPE."""
-    return make_method(group_yamls("encoding")[BASE_CASE], make_shape(MODEL, train_len))
+    return make_method(shipped_yamls("encoding")[BASE_CASE], make_shape(MODEL, train_len))
 
 
 def measure_beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Measurement]]:
@@ -289,14 +289,14 @@ def _models_of_evaluation(train_len: int, device: str) -> dict[str, Methods]:
             trained[name] = model.eval().to(device)
     rope = trained[BASE_CASE]
     models = {name: Methods(model, plain, unscaled) for name, model in trained.items()}
-    for name, node in group_yamls("extension").items():
+    for name, node in shipped_yamls("extension").items():
         extension = make_method(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             # An extension of table rows needs a trait that RoPE has not.
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE_CASE
             models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)
-    for name, node in group_yamls("scale_attention").items():
+    for name, node in shipped_yamls("scale_attention").items():
         scale = make_method(node, rope.encoding.shape)
         if name != "none" and not scale.trained:
             models[f"{BASE_CASE}, {name}"] = Methods(rope, plain, scale)

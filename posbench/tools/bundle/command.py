@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.command_line import options
+from posbench.config.command_line import read_options
 from posbench.results.bundle import ENDING, contents_by_name, name_folder, write_bundle
 from posbench.results.hashes import HASHES, has_hashes, hashes_of
 from posbench.tools.explore.command import collected_reports, named_results
@@ -19,7 +19,7 @@ BUNDLE_OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 def bundle_command(words: list[str]) -> None:
     """Write the bundle that the words ask for, or check a folder of evidence."""
     names = [word for word in words if "=" not in word or Path(word).exists()]
-    chosen = options([word for word in words if word not in names], BUNDLE_OPTIONS)
+    chosen = read_options([word for word in words if word not in names], BUNDLE_OPTIONS)
     if len(names) != 1:
         raise ConfigError(
             f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give"

@@ -10,10 +10,10 @@ from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
-from posbench.config.command_line import list_files
-from posbench.config.compose import Composer, Request, check_effect, compose, expand
+from posbench.config.command_line import print_files
+from posbench.config.compose import Composer, Request, check_words_have_effect, compose, job_cfgs
 from posbench.config.identity import method_args, method_name
-from posbench.config.names import CONFIGS, group_yamls
+from posbench.config.names import CONFIGS_FOLDER, shipped_yamls
 from posbench.results.search import Results, find_results
 from posbench.sweep.jobs import plan_existing
 from posbench.tools.claims.find import Pool
@@ -27,9 +27,9 @@ from posbench.tools.claims.table import (
 )
 
 # Of a checkout; an installed package has none.
-CLAIMS_FOLDER = CONFIGS.parent / "results" / "claims"
+CLAIMS_FOLDER = CONFIGS_FOLDER.parent / "results" / "claims"
 # Stage one as it was decided.
-REPORTED_LEDGER = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"
+REPORTED_LEDGER = CONFIGS_FOLDER.parent / "results" / "reported" / "claims" / "claims.csv"
 KEYS_WITH_EFFECT = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
@@ -55,7 +55,7 @@ def claims(request: Request) -> None:
     }
     for name, text in texts.items():
         write_atomic(out / name, text)
-    list_files(out / name for name in texts)
+    print_files(out / name for name in texts)
     if not any(finding.seeds for finding in findings):
         print(
             f"nothing was measured yet; what was reported: {REPORTED_LEDGER.with_name('claims.md')}"
@@ -69,7 +69,7 @@ def _check_request(request: Request, config: dict) -> None:
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=,"
             " and no -m, experiment= or run=."
         )
-    check_effect(
+    check_words_have_effect(
         request.words,
         KEYS_WITH_EFFECT,
         "on the verdicts, which come from files alone: leave it out",
@@ -119,7 +119,7 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
         composer = Composer()
         composed = compose([f"experiment={experiment}", *overrides], composer)
         try:
-            jobs, _ = plan_existing(expand(composed, overrides, composer))
+            jobs, _ = plan_existing(job_cfgs(composed, overrides, composer))
         except ConfigError as error:  # its text is not on this machine
             print(f"experiment={experiment} is left out, and its claims are not measured: {error}")
             return []
@@ -149,7 +149,7 @@ def default_arguments() -> dict[tuple[str, str], dict]:
     """{(group, name): arguments in configs/} for encodings and extensions."""
     arguments = {}
     for group in ("encoding", "extension"):
-        for name, node in group_yamls(group).items():
+        for name, node in shipped_yamls(group).items():
             if method_name(node) == name:
                 arguments[group, name] = method_args(node)
     return arguments

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.command_line import list_files
-from posbench.config.names import CONFIGS
+from posbench.config.command_line import print_files
+from posbench.config.names import CONFIGS_FOLDER
 from posbench.report.comparison import CORRECTIONS, MEASURES, Comparison
 from posbench.report.comparison_request import (
     BY_CHOICES,
@@ -102,7 +102,7 @@ def compare_words(words: list[str]) -> None:
     for note in notes:
         print(note)
     if options["out"]:
-        list_files(_write(Path(options["out"]), all_comparisons, blocks, title, unit))
+        print_files(_write(Path(options["out"]), all_comparisons, blocks, title, unit))
 
 
 def _is_option(word: str) -> bool:
@@ -112,7 +112,7 @@ def _is_option(word: str) -> bool:
 
 def _is_result(word: str) -> bool:
     """True for a path, a glob, an experiment or a sweep's name; "none" is an encoding."""
-    is_experiment = word != "none" and (CONFIGS / "experiment" / f"{word}.yaml").is_file()
+    is_experiment = word != "none" and (CONFIGS_FOLDER / "experiment" / f"{word}.yaml").is_file()
     if Path(word).exists() or (REPORTED_FOLDER / word).is_dir() or is_experiment or "*" in word:
         return True
     return word in runs_of_sweeps(Path(USUAL_RESULTS))

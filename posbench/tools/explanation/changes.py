@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.typed_args import in_tokens, shown
+from posbench.config.typed_args import expand_sizes, shown
 from posbench.tools.explanation.facts import FACTS, GGUF_KEYS, HF, LLAMA_FLAGS, VLLM
 
 OVERRIDE_FLAGS = FACTS["overrides"]  # {flag: engine that reads it}
@@ -235,7 +235,7 @@ def _without_architecture(key: str) -> str:
 
 
 def _tokens(text: str) -> float:
-    return float(in_tokens(text, "length"))
+    return float(expand_sizes(text, "length"))
 
 
 def _parsed_number(name: str, text: str, read: Callable[[str], float] = _tokens) -> float:

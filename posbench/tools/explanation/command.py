@@ -4,7 +4,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
-from posbench.config.command_line import list_files
+from posbench.config.command_line import print_files
 
 
 def explain(arguments: list[str]) -> None:
@@ -38,4 +38,4 @@ def explain(arguments: list[str]) -> None:
         written += write_figure(explanation_figure(explanation), Path(figure).with_suffix(""))
     if written:
         print()
-    list_files(written)
+    print_files(written)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.quantities import plural
-from posbench.config.command_line import options
-from posbench.config.names import CONFIGS, as_command
+from posbench.config.command_line import read_options
+from posbench.config.names import CONFIGS_FOLDER, with_command_names
 from posbench.results.search import Results, find_results, is_evidence, shortest_endings
 from posbench.results.sweep_names import runs_of_sweeps
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXPLORE_OPTIONS = {"out": "explore.html", "title": ""}
 USUAL_RESULTS = "results/runs"
-REPORTED_FOLDER = CONFIGS.parent / "results" / "reported"
+REPORTED_FOLDER = CONFIGS_FOLDER.parent / "results" / "reported"
 
 
 @dataclass
@@ -36,7 +36,7 @@ def explore_command(words: list[str]) -> None:
     from posbench.report.explore import explore_page
 
     names = [word for word in words if word.partition("=")[0] not in EXPLORE_OPTIONS]
-    chosen = options([word for word in words if word not in names], EXPLORE_OPTIONS)
+    chosen = read_options([word for word in words if word not in names], EXPLORE_OPTIONS)
     if not names:
         raise ConfigError(
             "There is nothing to explore: name folders of runs or reports, CSVs, or experiments"
@@ -64,7 +64,7 @@ def _page_title(names: Sequence[str]) -> str:
 
 def named_results(word: str) -> NamedResults:
     """Results that a word names. Raises ConfigError if it names none."""
-    experiments = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
+    experiments = {path.stem for path in (CONFIGS_FOLDER / "experiment").glob("*.yaml")}
     committed = {path.name for path in REPORTED_FOLDER.glob("*") if is_evidence(path)}
     if Path(word).exists():
         return _results_of_path(word, [])
@@ -83,7 +83,7 @@ def named_results(word: str) -> NamedResults:
         return NamedResults(evidence=[REPORTED_FOLDER / word])
     if (REPORTED_FOLDER / word).is_dir():
         return _results_of_path(str(REPORTED_FOLDER / word), sorted(experiments | committed))
-    command = as_command(f"python scripts/run.py experiment={word}")
+    command = with_command_names(f"python scripts/run.py experiment={word}")
     raise ConfigError(
         f"Nothing of experiment {word} is in results/runs yet: run '{command}' first, or name a"
         " folder."
@@ -107,14 +107,16 @@ def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
     """{eval file: its lengths} of an experiment in results/runs."""
     import hydra
 
-    from posbench.config.compose import Composer, expand
+    from posbench.config.compose import Composer, job_cfgs
     from posbench.config.schema import check_config
     from posbench.sweep.jobs import plan_existing
 
     word = f"experiment={name}"
-    with hydra.initialize_config_dir(str(CONFIGS.resolve()), job_name="report", version_base="1.3"):
+    with hydra.initialize_config_dir(
+        str(CONFIGS_FOLDER.resolve()), job_name="report", version_base="1.3"
+    ):
         composer = Composer("report")
-        configs = expand(composer.values([word]), [word], composer)
+        configs = job_cfgs(composer.values([word]), [word], composer)
         jobs, _ = plan_existing([check_config(config) for config in configs])
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 
@@ -163,7 +165,7 @@ def _report_of_parts(parts: Sequence[NamedResults], title: str) -> "Report":
     return collect_report(
         paths=[path for part in parts for path in part.paths],
         title=title,
-        command=as_command("python scripts/run.py"),
+        command=with_command_names("python scripts/run.py"),
         csvs=[path for part in parts for path in part.csvs],
         evidence=[path for part in parts for path in part.evidence],
         skip_damaged=True,

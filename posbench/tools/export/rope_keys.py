@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import as_typed, method_name
+from posbench.config.identity import method_name, typed_words
 from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.extensions.dynamic_ntk import DynamicNtk
@@ -71,7 +71,7 @@ def _check_expressible(
     has_format = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
     if not has_format or (whole_head and encoding.rotary_dim != encoding.shape.head_dim):
         raise ConfigError(
-            f"{as_typed('encoding', trained.encoding)} cannot be exported: the format has"
+            f"{typed_words('encoding', trained.encoding)} cannot be exported: the format has"
             " encoding=rope, whole, and p_rope."
         )
     if method_name(train.scale_attention) != "none":

@@ -10,8 +10,8 @@ import yaml
 from posbench.common.errors import ConfigError
 from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
-from posbench.config.identity import as_word
-from posbench.config.names import as_command
+from posbench.config.identity import quoted_word
+from posbench.config.names import with_command_names
 from posbench.config.typed_args import shown
 from posbench.sweep.cost import texts_left, time_words, work_words
 from posbench.sweep.dry_run import check_devices
@@ -122,8 +122,10 @@ def _check_same_search(path: Path, title: str) -> None:
 def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
     target = node["target_len"]
-    run_word = as_word("run", job.run.path)
-    run = as_command(f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {run_word}")
+    run_word = quoted_word("run", job.run.path)
+    run = with_command_names(
+        f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {run_word}"
+    )
     train_len = job.config.train.train_len
     lengths = f"[{train_len},{target}]"
     words = ["extension=longrope"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines, read_lines
 from posbench.common.progress import Progress
-from posbench.config.defaults import LONG
+from posbench.config.defaults import LONG_TRAINING
 from posbench.config.typed_args import shown
 from posbench.evaluation.registry import protocol
 from posbench.sweep.finetune import DEFAULT_LENGTH_FACTOR
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Extension
 
 USUAL_WINDOWS = 64  # by default
-USUAL_LONG_WINDOWS = 8  # of training lengths above LONG
+USUAL_LONG_WINDOWS = 8  # of training lengths above LONG_TRAINING
 # values of exact_first by default, up to the training length
 USUAL_EXACT_FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 
@@ -71,7 +71,7 @@ def plan_search(raw: dict) -> SearchPlan:
             " longer one."
         )
     needles = raw["objective"] == "needle"
-    usual_windows = USUAL_LONG_WINDOWS if train_len > LONG else USUAL_WINDOWS
+    usual_windows = USUAL_LONG_WINDOWS if train_len > LONG_TRAINING else USUAL_WINDOWS
     evaluate |= {
         "protocol": ["fixed_targets"],
         "lengths": [target],

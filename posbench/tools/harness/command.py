@@ -9,8 +9,8 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.names import group_yamls
-from posbench.config.schema import typed
+from posbench.config.names import shipped_yamls
+from posbench.config.schema import typed_group
 from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
@@ -36,7 +36,7 @@ def harness(request: Request) -> None:
             dtype = torch.bfloat16 if config["evaluate"]["dtype"] == "bf16" else torch.float32
             model = load(checkpoint, dtype).to(pick_device(config["device"]))
             loaded_place = checkpoint.place
-        lengths = typed("evaluate", config["evaluate"]).lengths or [0]
+        lengths = typed_group("evaluate", config["evaluate"]).lengths or [0]
         target = config["target_len"] or max(lengths) or None
         extend(model, config["extension"], config["scale_attention"], target_len=target)
         results = _run_tasks(model, checkpoint, config)
@@ -94,7 +94,7 @@ def _run_tasks(model: object, checkpoint: Checkpoint, config: dict) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         tasks = []
         for name in config["tasks"]:
-            if name in group_yamls("task"):
+            if name in shipped_yamls("task"):
                 tasks += _write_tasks(name, content, config, Path(folder))
             else:
                 tasks.append(name)
@@ -123,7 +123,7 @@ def _check_tasks(tasks: list[str], available: list[str]) -> None:
     """Raise ConfigError for a task that is not available, with the nearest name."""
     unknown = [name for name in tasks if name not in available]
     if unknown:
-        suggestion = did_you_mean(unknown[0], [*group_yamls("task"), *available])
+        suggestion = did_you_mean(unknown[0], [*shipped_yamls("task"), *available])
         raise ConfigError(
             f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or"
             f" include{suggestion}."
@@ -157,8 +157,8 @@ def _write_tasks(name: str, content: bytes, config: dict, folder: Path) -> list[
     Raises ConfigError for a task with several answers.
     """
     tokenizer = read_tokenizer(name, content)
-    evaluate = typed("evaluate", config["evaluate"])
-    task = make_text_task({"name": name, **group_yamls("task")[name]})
+    evaluate = typed_group("evaluate", config["evaluate"])
+    task = make_text_task({"name": name, **shipped_yamls("task")[name]})
     questions = TextQuestions(task, name, "test", file=None, tokenizer=tokenizer, bos=None)
     written = []
     for length in evaluate.lengths or [USUAL_LENGTH]:

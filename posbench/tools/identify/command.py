@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
-from posbench.config.command_line import list_files
+from posbench.config.command_line import print_files
 from posbench.config.compose import Request
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import JobConfig
@@ -102,7 +102,7 @@ def identify(request: Request) -> None:
     write_atomic(out / "identify.csv", candidate_csv(content))
     figures = write_figure(candidate_figure(content), out / "identify")
     print(f"{identify_text(content)}\n")
-    list_files((out / "identify.json", out / "identify.csv", *figures))
+    print_files((out / "identify.json", out / "identify.csv", *figures))
 
 
 def _checked_request(request: Request) -> dict:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import NO_SCALE
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 
 USUAL_BASE = 1e4  # that an engine takes where it is given none
 PUBLISHED_TURNS = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
@@ -69,14 +69,14 @@ def setting_candidates(
             "yarn_amplitude_twice",
             f"YaRN with factor {factor:g}, its factor on the logits twice",
             methods.yarn(),
-            dict(group_yamls("scale_attention")["yarn_temperature"]),
+            dict(shipped_yamls("scale_attention")["yarn_temperature"]),
         ),
     ]
 
 
 def _extension_node(name: str, **arguments: object) -> dict:
     """Content of an extension's yaml with other arguments."""
-    return {**group_yamls("extension")[name], **arguments}
+    return {**shipped_yamls("extension")[name], **arguments}
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def candidates_of_own_scaling(encoding: dict) -> list[Candidate]:
         span = Span(encoding["scaling_len"], scaling["target_len"], scaling["target_len"])
         rest = encoding["amplitude"] / math.sqrt(make_method(scaling).temperature(span))
         coefficient = (rest - 1) / math.log(span.factor)
-        scale = {**group_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}
+        scale = {**shipped_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}
     words = "the scaling of the checkpoint's config.json"
     twice = _extension_node("compose", parts=[scaling, scaling])
     return [

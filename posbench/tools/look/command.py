@@ -21,9 +21,9 @@ from posbench.common.files import read_json, sha256_json, write_json
 from posbench.common.quantities import duration_words, plural
 from posbench.common.wheel_file import wheel_file
 from posbench.config.compose import Request
-from posbench.config.defaults import LONG
+from posbench.config.defaults import LONG_TRAINING
 from posbench.config.identity import NO_SCALE, method_name
-from posbench.config.names import group_yamls
+from posbench.config.names import shipped_yamls
 from posbench.data import prepare
 from posbench.evaluation.protocol import ReadVolume
 from posbench.results.evaluation import load_evaluation
@@ -56,11 +56,11 @@ def look(request: Request) -> None:
         raise ConfigError(f"run={config['run']} is not a finished training: finish it first.")
     if (
         job.config.data["name"] == "pysource"
-        and job.config.train.train_len > LONG
+        and job.config.train.train_len > LONG_TRAINING
         and not config["evaluate"].get("documents")
     ):
         # The other long files are tables of numbers.
-        documents = group_yamls("experiment")["pretrained"]["base"]["evaluate.documents"]
+        documents = shipped_yamls("experiment")["pretrained"]["base"]["evaluate.documents"]
         config = {**config, "evaluate": {**config["evaluate"], "documents": documents}}
     first_look = FirstLook(config, request.launcher, shlex.join(sys.orig_argv), job, began)
     chosen = first_look.choose()
@@ -95,7 +95,7 @@ def _of_one_model(request: Request) -> dict:
         )
     if config["run"] or config["model"]["path"]:
         return config
-    installed = group_yamls("experiment")["pretrained"]["base"]["model.path"]
+    installed = shipped_yamls("experiment")["pretrained"]["base"]["model.path"]
     try:
         wheel_file("model.path", installed)
     except ConfigError as error:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.defaults import resolve
+from posbench.config.defaults import resolved_config
 from posbench.config.names import chosen_node, display_name
-from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
+from posbench.config.schema import TRAINING_PARTS, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK, WITHOUT_FILE
 from posbench.evaluation.registry import protocol as evaluator
@@ -137,7 +137,7 @@ class LoadedRun:
     @cached_property
     def _training_config(self) -> JobConfig:
         """Configuration of the training alone, of the parts that make its model."""
-        return JobConfig.of({part: self.config[part] for part in TRAINING})
+        return JobConfig.of({part: self.config[part] for part in TRAINING_PARTS})
 
     @cached_property
     def bos(self) -> int | None:
@@ -245,7 +245,7 @@ class LoadedRun:
             target = settings if key in settings_names else arguments
             target[key] = _as_python(value)
         raw = {
-            **{part: self.config[part] for part in TRAINING},
+            **{part: self.config[part] for part in TRAINING_PARTS},
             "extension": chosen_node("extension", extension, arguments, settings_names),
             "scale_attention": chosen_node("scale_attention", scale_attention, {}),
             "evaluate": {**(self.config.get("evaluate") or {}), **settings},
@@ -253,7 +253,7 @@ class LoadedRun:
             "log": {},
             "device": self.device,
         }
-        config = resolve(raw)
+        config = resolved_config(raw)
         text = resolved_text(config.evaluate.text, self.reached(), None)
         chooser = config.evaluate.key_run
         if chooser:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.command_line import list_files
+from posbench.config.command_line import print_files
 from posbench.report.figures.style import FORMATS, write_figure
 from posbench.report.frame import frame_by_source
 from posbench.report.plot import Options, checked_choice, draw_figure, split_words
@@ -37,7 +37,7 @@ def plot_words(words: list[str]) -> None:
     name = f"{Path(named[0]).resolve().stem}-{options.y or 'curve'}"
     stem, formats = _stem_and_formats(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
-    list_files(
+    print_files(
         write_figure(figure, stem, formats, {"dpi": PIXELS_PER_INCH[options.size]}, fonts="none")
     )
     print(*caption(), sep="\n")

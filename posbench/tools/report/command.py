@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
-from posbench.config.command_line import list_files
-from posbench.config.compose import Request, check_effect
-from posbench.config.names import as_command
+from posbench.config.command_line import print_files
+from posbench.config.compose import Request, check_words_have_effect
+from posbench.config.names import with_command_names
 from posbench.results.search import Results, find_results, runs_inside, short_path
 from posbench.results.sweep_names import runs_of_sweep
 from posbench.runs.directory import Run
@@ -75,10 +75,10 @@ def report(request: Request) -> None:
     print(table_text(made_report))
     cfg = request.cfgs[0]
     folder = cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / selection.name
-    list_files(write_report(made_report, Path(folder), bars))
+    print_files(write_report(made_report, Path(folder), bars))
     if selection.jobs:
         for line in request.experiment.get("next", []):
-            print(f"next: {as_command(line.format(run=selection.jobs[0].run.path))}")
+            print(f"next: {with_command_names(line.format(run=selection.jobs[0].run.path))}")
 
 
 def table_text(made_report: "Report") -> str:
@@ -98,7 +98,7 @@ def _selection(request: Request) -> Selection:
                 "runs= names what to report, and so do -m and run=: give one of them."
             )
         reason = "beside runs=, which names what to report: leave one of them out"
-        check_effect(request.words, KEYS_BESIDE_RUNS, reason)
+        check_words_have_effect(request.words, KEYS_BESIDE_RUNS, reason)
         named = _named_results(cfg)
         named.name = request.name or "runs"
         named.title = request.title or named.title
@@ -135,12 +135,12 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
 def _run_command(words: list[str]) -> str:
     """Command that makes the results of a report's words, whose figures are no matter of it."""
     of_run = [word for word in words if not word.startswith("bars=")]
-    return as_command(f"python scripts/run.py {shlex.join(of_run)}")
+    return with_command_names(f"python scripts/run.py {shlex.join(of_run)}")
 
 
 def _named_results(cfg: dict) -> Selection:
     """Results of run=DIR, runs=, the sweep of name=, or all of results_dir."""
-    command = as_command("python scripts/run.py")
+    command = with_command_names("python scripts/run.py")
     if cfg["runs"] is not None:
         command += " run=DIR"
         name = "runs"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import Request
-from posbench.config.names import INSTALLED, as_command, display_name
+from posbench.config.names import IS_INSTALLED, display_name, with_command_names
 from posbench.config.schema import JobConfig
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_jobs
@@ -105,7 +105,7 @@ def _defaults_line(config: JobConfig) -> str:
     """Sentence on what a command without words does."""
     train = config.train
     lengths = config.evaluate.lengths
-    return as_command(
+    return with_command_names(
         f"without further words: encoding={display_name('encoding', config.encoding)} is trained"
         f" for {train.steps:,} steps on {train.train_len} tokens of {config.data['name']}, and"
         f" evaluated to {lengths[-1]:,} tokens; python scripts/run.py --help lists what else can"
@@ -208,7 +208,7 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
     if request.sweep:
         _show_ranking(jobs)
         script = str(Path(sys.argv[0]).with_name("report.py"))
-        words = ["posbench", "report"] if INSTALLED else [sys.orig_argv[0], script]
+        words = ["posbench", "report"] if IS_INSTALLED else [sys.orig_argv[0], script]
         print(f"tables and figures:\n  {shlex.join([*words, *sys.argv[1:]])}")
         return
     from posbench.report.report import collect_report

@@ -12,7 +12,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import write_json
 from posbench.common.quantities import age, plural, size_words
-from posbench.config.command_line import options
+from posbench.config.command_line import read_options
 from posbench.results.inventory import STATES, Entry, list_runs
 
 COLUMNS = ("run", "name", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
@@ -44,7 +44,7 @@ def runs(arguments: list[str]) -> None:
         return
     if word not in ("list", "gc"):
         raise ConfigError(f"{word} is neither list nor gc: python scripts/runs.py list, or gc.")
-    chosen = options(rest, LIST_OPTIONS if word == "list" else GC_OPTIONS)
+    chosen = read_options(rest, LIST_OPTIONS if word == "list" else GC_OPTIONS)
     folder = Path(chosen["results_dir"])
     if "/" in chosen["runs"]:
         raise ConfigError(

@@ -43,7 +43,7 @@ def test_equal_anatomies_are_equal_files(tmp_path):
 
 def test_the_gallery_shows_every_method(monkeypatch):
     # Each method is tried with each yaml.
-    monkeypatch.setattr(gallery, "group_yamls", functools.cache(gallery.group_yamls))
+    monkeypatch.setattr(gallery, "shipped_yamls", functools.cache(gallery.shipped_yamls))
     monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
     groups = ("encoding", "extension", "scale_attention")
     tiles = {group: gallery.tiles_of_group(group) for group in groups}

@@ -9,7 +9,7 @@ from gguf_models import write_gguf
 from hf_models import checkpoint
 from script_calls import call
 
-from posbench.config.names import CONFIGS
+from posbench.config.names import CONFIGS_FOLDER
 from posbench.tools.benchmark import checkpoint as bench
 from posbench.tools.benchmark import measure
 from posbench.tools.benchmark.measure import Measurement
@@ -155,7 +155,7 @@ def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_pat
 
 
 def test_the_reported_table_is_made_of_the_reported_figures():
-    folder = CONFIGS.parent / "results/reported/benchmark"
+    folder = CONFIGS_FOLDER.parent / "results/reported/benchmark"
     content = json.loads((folder / "benchmark.json").read_text())
     assert (
         speed_table([Measurement(**one) for one in content["figures"]], content["machine"])

@@ -29,7 +29,7 @@ from hf_models import (
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.defaults import resolve
+from posbench.config.defaults import resolved_config
 from posbench.config.identity import run_id
 from posbench.config.schema import FinetuneConfig, JobConfig
 from posbench.runs.directory import Run
@@ -259,7 +259,7 @@ def test_a_damaged_training_is_not_exported(tmp_path):
 
 def test_a_child_of_a_model_with_dynamic_scaling_keeps_its_frequencies(tmp_path):
     scaling = method("extension", "dynamic_ntk")
-    parent = resolve(
+    parent = resolved_config(
         job(encoding={**node("encoding", "rope"), "scaling": scaling, "scaling_len": 32})
     )
     run = trained(tmp_path, child_config(parent, "rope-32-s0-0", FinetuneConfig(length=128)))
