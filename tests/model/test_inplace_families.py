@@ -86,7 +86,7 @@ def test_heads_are_seen_as_transformers_computes_their_weights(kind):
                 whole[:, :, start : start + weights.shape[2], keys] += weights
         found[index] = whole
 
-    reader.hook.watch = watch
+    reader.hook.observe_layer = watch
     reader(ids)
     assert len(found) == len(expected)
     for index, weights in found.items():

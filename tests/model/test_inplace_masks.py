@@ -8,13 +8,13 @@ from families import text, tiny, transformers
 
 import posbench
 from posbench.common.errors import ConfigError
-from posbench.model.inplace.visible import visible
+from posbench.model.inplace.visible import compact_mask
 
 masking_utils = transformers.masking_utils
 
 
 def rule(function, padding=None):
-    found = visible(2, 10, 10, mask_function=function, attention_mask=padding).checked()
+    found = compact_mask(2, 10, 10, mask_function=function, attention_mask=padding).checked()
     return found.window, found.chunk
 
 

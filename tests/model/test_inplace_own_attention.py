@@ -173,7 +173,7 @@ def test_heads_are_seen_as_transformers_computes_their_weights(kind):
             for keys, weights in bands:
                 found[index][:, :, start : start + weights.shape[2], keys] += weights
 
-    reader.hook.watch = watch
+    reader.hook.observe_layer = watch
     reader(ids)
     assert len(found) == len(expected)
     for index, weights in found.items():

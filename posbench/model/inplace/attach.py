@@ -12,13 +12,17 @@ from posbench.common.errors import ConfigError, first_line
 from posbench.model.inplace.attention_hook import AttentionHook
 from posbench.model.inplace.families.registry import family_of, has_family
 from posbench.model.inplace.lengthen import LENGTH_KEYS
-from posbench.model.inplace.measure import TOKENS, measure, unturned
+from posbench.model.inplace.measure import MEASURED_TOKENS, answering_at_angle_0, measure
 from posbench.model.inplace.own_configs import OwnConfigs, attend_by, attention_configs
-from posbench.model.inplace.same_logits import check_same_logits, compared_lengths, read_text
-from posbench.model.inplace.visible import Visible
+from posbench.model.inplace.same_logits import (
+    check_same_logits,
+    compared_lengths,
+    random_text_with_logits,
+)
+from posbench.model.inplace.visible import CompactMask
 
-LONGEST = 2**24  # tokens of a text; a plan has some hundred bytes for each
-READABLE = 10**15  # whole numbers from here on are shown by their magnitude
+LONGEST_TEXT = 2**24  # tokens of a text; a plan has some hundred bytes for each
+ABBREVIATED_FROM = 10**15  # whole numbers from here on are shown by their magnitude
 HOOK_ATTRIBUTE = "_posbench"  # of an extended model
 
 
@@ -27,20 +31,20 @@ def attach(model: nn.Module, train_len: int | None = None) -> AttentionHook:
 
     Its logits are unchanged, which is checked. Raises ConfigError as `extend` does, and the model
     is then as it came."""
-    _check_kind(model)
+    _check_can_be_extended(model)
     hook = AttentionHook(
         weakref.ref(model),
-        train_len=train_len or _longest_text(model),
-        configured=train_len is None,
+        train_len=train_len or _configured_length(model),
+        has_configured_train_len=train_len is None,
         family=family_of(model),
     )
-    with _evaluating(model):
+    with _in_evaluation_mode(model):
         try:
-            hook.open()
+            hook.register_with_transformers()
             # read as the model came, to be compared at the end
-            texts = [read_text(model, TOKENS)]
+            texts = [random_text_with_logits(model, MEASURED_TOKENS)]
             _measure(model, hook)
-            texts += [read_text(model, length) for length in compared_lengths(hook)]
+            texts += [random_text_with_logits(model, length) for length in compared_lengths(hook)]
             install(model, hook)
             for text in texts:
                 check_same_logits(model, text)
@@ -54,38 +58,38 @@ def check_length(name: str, length: object) -> None:
     """Raise ConfigError for a length that is no number of tokens, or more than can be planned."""
     if type(length) is not int or length < 2:
         raise ConfigError(
-            f"{name}={_readable(length)} must be a whole number of tokens, at least 2."
+            f"{name}={_abbreviated(length)} must be a whole number of tokens, at least 2."
         )
-    if length > LONGEST:
+    if length > LONGEST_TEXT:
         raise ConfigError(
-            f"{name}={_readable(length)} is longer than any text that posbench plans for: give at"
-            f" most {LONGEST} tokens."
+            f"{name}={_abbreviated(length)} is longer than any text that posbench plans for: give"
+            f" at most {LONGEST_TEXT} tokens."
         )
 
 
-def _readable(number: object) -> str:
+def _abbreviated(value: object) -> str:
     """A value, such as "131072", or "about 1e30" for a whole number of many digits."""
-    if type(number) is not int or abs(number) < READABLE:
-        return repr(number)
-    sign = "-" if number < 0 else ""
-    return f"about {sign}1e{round(math.log10(abs(number)))}"
+    if type(value) is not int or abs(value) < ABBREVIATED_FROM:
+        return repr(value)
+    sign = "-" if value < 0 else ""
+    return f"about {sign}1e{round(math.log10(abs(value)))}"
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _in_evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Context in which no module of the model is in training."""
-    training = [module for module in model.modules() if module.training]
+    modules_in_training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
+        for module in modules_in_training:
             module.training = True
 
 
 def _measure(model: nn.Module, hook: AttentionHook) -> None:
     """Measure the model's positions. Any error of its code is a ConfigError."""
-    with OwnConfigs(model), attend_by(hook.name, attention_configs(model)), hook.in_place():
+    with OwnConfigs(model), attend_by(hook.name, attention_configs(model)), hook.through_registry():
         try:
             measure(model, hook)
         except ConfigError:
@@ -99,25 +103,25 @@ def _measure(model: nn.Module, hook: AttentionHook) -> None:
             ) from error
 
 
-def _longest_text(model: nn.Module) -> int:
-    """Longest text in a model's configuration, in tokens.
+def _configured_length(model: nn.Module) -> int:
+    """Longest text that a model's configuration names, in tokens: its training length.
 
     Raises ConfigError for a configuration without one, and for one that cannot be planned."""
     name = type(model).__name__
     configs = (model.config, model.config.get_text_config())  # a part for text comes second
-    values = [getattr(config, key, None) for config in configs for key in LENGTH_KEYS]
-    longest = next((value for value in values if isinstance(value, int)), None)
-    if not longest or longest < 2:
+    lengths = [getattr(config, key, None) for config in configs for key in LENGTH_KEYS]
+    configured = next((length for length in lengths if isinstance(length, int)), None)
+    if not configured or configured < 2:
         raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
-    if longest > LONGEST:
+    if configured > LONGEST_TEXT:
         raise ConfigError(
-            f"{name}'s configuration has a training length of {_readable(longest)} tokens, and"
-            f" posbench plans for at most {LONGEST}: give train_len=TOKENS."
+            f"{name}'s configuration has a training length of {_abbreviated(configured)} tokens,"
+            f" and posbench plans for at most {LONGEST_TEXT}: give train_len=TOKENS."
         )
-    return longest
+    return configured
 
 
-def _check_kind(model: nn.Module) -> None:
+def _check_can_be_extended(model: nn.Module) -> None:
     """Raise ConfigError for anything but a causal transformers model that can be changed."""
     try:
         from transformers import PreTrainedModel
@@ -146,8 +150,8 @@ def _check_kind(model: nn.Module) -> None:
             f"{name} is on {' and '.join(sorted(devices))}, but posbench supports one device: load"
             " it on one."
         )
-    of_transformers = type(model).__module__.startswith("transformers.")
-    if of_transformers and not model._can_set_attn_implementation() and not has_family(model):
+    is_of_transformers = type(model).__module__.startswith("transformers.")
+    if is_of_transformers and not model._can_set_attn_implementation() and not has_family(model):
         raise ConfigError(
             f"{name} computes attention itself and not through transformers' registry, where"
             " posbench's methods are put in place: choose another model."
@@ -155,18 +159,21 @@ def _check_kind(model: nn.Module) -> None:
 
 
 def install(model: nn.Module, hook: AttentionHook) -> None:
-    """Have a measured model attend by its hook, until `hook.undo` is closed."""
-    hook.undo.enter_context(OwnConfigs(model))  # first, since the others change configurations
+    """Have a measured model attend by the methods in its hook, until `hook.undo` is closed."""
+    # first, since the others change configurations
+    hook.undo.enter_context(OwnConfigs(model))
     hook.undo.enter_context(attend_by(hook.name, attention_configs(model)))
-    hook.undo.enter_context(hook.in_place())
-    hook.undo.enter_context(unturned(hook.rotary))
-    hook.undo.enter_context(hook.caches.watch(model))
-    _check_calls(model, hook)
-    _set_attributes(model, hook)
+    hook.undo.enter_context(hook.through_registry())
+    hook.undo.enter_context(answering_at_angle_0(hook.rotary_modules))
+    hook.undo.enter_context(hook.caches.marking_caches_of(model))
+    _check_each_call(model, hook)
+    _keep_hook_in_model(model, hook)
 
 
-def _check_calls(model: nn.Module, hook: AttentionHook) -> None:
-    """Refuse calls of the model that its hook cannot serve, until `hook.undo` is closed."""
+def _check_each_call(model: nn.Module, hook: AttentionHook) -> None:
+    """Have calls of the model that its hook cannot serve raise ConfigError, until `hook.undo` is
+    closed.
+    """
 
     def check_call(module: nn.Module, args: tuple, keywords: dict) -> None:
         if model.config._attn_implementation != hook.name:
@@ -175,12 +182,12 @@ def _check_calls(model: nn.Module, hook: AttentionHook) -> None:
                 " posbench.extend, which has an attention of its own: posbench.restore the model"
                 " first."
             )
-        _check_positions(keywords.get("position_ids"), keywords.get("attention_mask"))
+        _check_position_ids(keywords.get("position_ids"), keywords.get("attention_mask"))
 
     hook.undo.callback(model.register_forward_pre_hook(check_call, with_kwargs=True).remove)
 
 
-def _set_attributes(model: nn.Module, hook: AttentionHook) -> None:
+def _keep_hook_in_model(model: nn.Module, hook: AttentionHook) -> None:
     """Keep the hook in the model, which saves itself as it came and refuses to be copied.
 
     All attributes are removed when `hook.undo` is closed."""
@@ -204,7 +211,7 @@ def _set_attributes(model: nn.Module, hook: AttentionHook) -> None:
         hook.undo.callback(vars(model).pop, name, None)
 
 
-def _check_positions(position_ids: object, mask: object) -> None:
+def _check_position_ids(position_ids: object, mask: object) -> None:
     """Raise ConfigError for position_ids that do not count the tokens of each row one by one.
 
     Steps at padding do not matter. `mask` is the padding mask of the call, in any of its forms."""
@@ -213,8 +220,8 @@ def _check_positions(position_ids: object, mask: object) -> None:
     wrong_BS = position_ids.diff(dim=1) != 1
     if isinstance(mask, dict):
         mask = next(iter(mask.values()))  # one for each kind of layer, with the same padding
-    if isinstance(mask, Visible):
-        mask = mask.padding()
+    if isinstance(mask, CompactMask):
+        mask = mask.padding_mask()
     if isinstance(mask, Tensor) and mask.ndim == 2:
         text_BS = mask[:, -position_ids.shape[1] :].bool().to(position_ids.device)
         wrong_BS = wrong_BS & text_BS[:, 1:] & text_BS[:, :-1]

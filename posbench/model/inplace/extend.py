@@ -42,16 +42,16 @@ def extend(
         hook = attach(model, train_len)
         hook.encoding.in_place = True  # texts have a cache, which some methods cannot serve
         try:
-            _choose(model, hook, extension, scale_attention, target_len)
+            _put_methods_in_place(model, hook, extension, scale_attention, target_len)
         except Exception:
             restore(model)
             raise
     elif train_len is None or train_len == hook.train_len:
-        _choose(model, hook, extension, scale_attention, target_len)
+        _put_methods_in_place(model, hook, extension, scale_attention, target_len)
     else:  # another training length is measured anew
         with _as_it_came(model, hook):
             extend(model, extension, scale_attention, target_len, train_len)
-        hook.caches.close()
+        hook.caches.refuse_further_tokens()
     return model
 
 
@@ -64,7 +64,7 @@ def restore(model: nn.Module) -> nn.Module:
         )
     hook.revert()
     hook.undo.close()
-    hook.caches.close()
+    hook.caches.refuse_further_tokens()
     return model
 
 
@@ -84,13 +84,13 @@ def _as_it_came(model: nn.Module, hook: AttentionHook) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        hook.open()
+        hook.register_with_transformers()
         install(model, hook)
         lengthen(model, hook)
         raise
 
 
-def _choose(
+def _put_methods_in_place(
     model: nn.Module,
     hook: AttentionHook,
     extension: str | dict | Extension | None,
@@ -106,11 +106,11 @@ def _choose(
     if not isinstance(scale_attention, ScaleAttention):
         scale_node = chosen_node("scale_attention", scale_attention, {})
         scale_attention = make_method(scale_node, encoding.shape)
-    longest = _longest_checked(hook, target_len)
-    noop = verdict_of(encoding, extension, scale_attention, [longest], allow_untested=True).noop
-    if noop:
-        raise ConfigError(f"{noop}: {_way_out(encoding, target_len)}.")
-    if fed_length(extension, hook.train_len, longest) < longest:
+    length = _judged_length(hook, target_len)
+    verdict = verdict_of(encoding, extension, scale_attention, [length], allow_untested=True)
+    if verdict.noop:  # the reason why the methods change nothing; None if they change something
+        raise ConfigError(f"{verdict.noop}: {_advice_for_no_effect(encoding, target_len)}.")
+    if fed_length(extension, hook.train_len, length) < length:
         raise ConfigError(
             f"extension={name_of(extension)} reads a separate text for each target, which a cache"
             " cannot: choose another."
@@ -121,31 +121,33 @@ def _choose(
             " cache cannot change with each token."
         )
     hook.revert()
-    hook.choose(extension, scale_attention, target_len)
+    hook.set_methods(extension, scale_attention, target_len)
     lengthen(model, hook)
 
 
-def _longest_checked(hook: AttentionHook, target_len: int | None) -> int:
-    """Length in tokens for which the methods must be defined and change something."""
+def _judged_length(hook: AttentionHook, target_len: int | None) -> int:
+    """Length in tokens of the text for which methods must be defined and change something."""
     if target_len is not None:
         return target_len
-    if hook.table is not None:  # it ends there
+    if hook.table_name is not None:  # a learned table ends there
         return hook.train_len
     return 4 * hook.train_len  # a text that is surely longer than trained
 
 
 def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extension:
-    """Extension of a name or yaml node; one with a factor is fixed at target_len, where given."""
+    """Extension of a name or yaml node. One with a factor has that of `target_len` at all lengths,
+    unless this is None or the node names another length.
+    """
     node = chosen_node("extension", chosen, {})
     extension = make_method(node, kind=Extension)
     if target_len is None or not isinstance(extension, ScaledExtension):
         return extension
-    if extension.fixed_target is not None:  # the node names another one
+    if extension.fixed_target is not None:
         return extension
     return make_method({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
 
 
-def _way_out(encoding: Encoding, target_len: int | None) -> str:
+def _advice_for_no_effect(encoding: Encoding, target_len: int | None) -> str:
     """Advice for a method that changes nothing."""
     if encoding.rows() is not None and target_len is None:
         return "leave it out, or give target_len"

@@ -21,22 +21,22 @@ def lengthen(model: nn.Module, hook: AttentionHook) -> None:
         return
     for config in attention_configs(model):
         for key in LENGTH_KEYS:
-            longest = getattr(config, key, None)
-            if isinstance(longest, int) and longest < hook.target_len:
-                hook.change(config, key, hook.target_len)
-    if hook.table is not None:
+            longest_text = getattr(config, key, None)
+            if isinstance(longest_text, int) and longest_text < hook.target_len:
+                hook.set_until_revert(config, key, hook.target_len)
+    if hook.table_name is not None:
         _lengthen_buffers(model, hook)
         plan = make_plan(hook.encoding, hook.extension, hook.scale, length=hook.target_len)
-        put_table(model, hook, plan.embed())
+        put_table_rows(model, hook, plan.embed())
 
 
 def _lengthen_buffers(model: nn.Module, hook: AttentionHook) -> None:
-    """Lengthen buffers [1, T] that count the rows of the learned table, or hold one number
-    (BERT's).
+    """Lengthen buffers [1, T] that count the rows of the learned table (position_ids), or hold one
+    number for each row (BERT's token_type_ids).
 
-    The number of rows of the table must not have changed yet."""
-    rows_before = len(model.get_submodule(hook.table).weight)
-    rows = hook.offset + hook.target_len  # position 0 is row `offset`
+    The table must still have the number of rows with which it came."""
+    rows_before = len(model.get_submodule(hook.table_name).weight)
+    rows = hook.row_of_position_0 + hook.target_len
     if rows <= rows_before:
         return
     for module in model.modules():
@@ -46,13 +46,14 @@ def _lengthen_buffers(model: nn.Module, hook: AttentionHook) -> None:
             counted_1T = torch.arange(rows, device=buffer_1T.device, dtype=buffer_1T.dtype)[None]
             constant_1T = buffer_1T[:, :1].expand(-1, rows).clone()
             for longer_1T in (counted_1T, constant_1T):
-                if torch.equal(longer_1T[:, :rows_before], buffer_1T):
-                    hook.change(module, name, longer_1T)
+                is_continued = torch.equal(longer_1T[:, :rows_before], buffer_1T)
+                if is_continued:
+                    hook.set_until_revert(module, name, longer_1T)
                     break
 
 
-def put_table(model: nn.Module, hook: AttentionHook, rows_TC: Tensor) -> None:
+def put_table_rows(model: nn.Module, hook: AttentionHook, rows_TC: Tensor) -> None:
     """Put rows into the model's learned table, from position 0 on, until `hook.revert`."""
-    table = model.get_submodule(hook.table)
-    rows_TC = torch.cat((table.weight.detach()[: hook.offset], rows_TC.to(table.weight)))
-    hook.change(table, "weight", nn.Parameter(rows_TC, requires_grad=False))
+    table = model.get_submodule(hook.table_name)
+    rows_TC = torch.cat((table.weight.detach()[: hook.row_of_position_0], rows_TC.to(table.weight)))
+    hook.set_until_revert(table, "weight", nn.Parameter(rows_TC, requires_grad=False))

@@ -24,30 +24,31 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.as_trained import AsTrained, Turned
 from posbench.encodings.none import NoEncoding
 from posbench.model.inplace.attention_hook import AttentionHook
-from posbench.model.inplace.visible import Visible
+from posbench.model.inplace.visible import CompactMask
 from posbench.position.geometry import Layout, Shape, Spectrum
 from posbench.position.interfaces import Layer
 
-TOKENS = 24
-EXACT = {torch.float32: 1e-4, torch.float64: 1e-6}  # largest share of q that may be unexplained
-ROUNDED = 0.02  # the same in 16 bits
-UNCHANGED = 1e-6  # difference of q and k that were not turned, of their largest number
-MOVED = 3  # positions
+MEASURED_TOKENS = 24  # of the text that each pass reads
+# largest share of q and k that may be unexplained
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-6}
+TOLERANCE_OF_16_BITS = 0.02
+UNTURNED_TOLERANCE = 1e-6  # difference of q and k that were not turned, of their largest number
+MOVED_BY = 3  # positions by which the third pass is moved
 LEAST_BASE = 1.0 + 1e-9  # extensions divide by its logarithm
-MOST_OFFSET = 8  # rows of a learned table before that of position 0
+MOST_ROWS_BEFORE_0 = 8  # rows of a learned table before that of position 0
 
 
 @dataclass
-class Seen:
+class AttentionInput:
     """Input of one layer's attention: its module, q and k, turned or not, and its mask's rule."""
 
     module: nn.Module
     q_BHTD: Tensor
     k_BGTD: Tensor
-    mask: Visible
+    mask: CompactMask
 
 
-class Answer(NamedTuple):
+class RotaryAnswer(NamedTuple):
     """Answer of a rotary module to one call, for the `kinds` of layer that the call named."""
 
     module: nn.Module
@@ -63,30 +64,33 @@ class TableRows(NamedTuple):
 
 
 @dataclass
-class Pass:
+class PassCalls:
     """All calls in one pass over the text, each list in the order of the calls."""
 
-    layers: list[Seen] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    tables: list[TableRows] = field(default_factory=list)
+    attention_inputs: list[AttentionInput] = field(default_factory=list)
+    rotary_answers: list[RotaryAnswer] = field(default_factory=list)
+    table_rows: list[TableRows] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Angles:
     """Angles of F pairs at each position that a rotary module gave in one call.
 
-    `buffer` names its frequencies among the module's tensors; None: they are read off the angles.
+    `kinds` of layer as the call named them. `buffer_name` names its frequencies among the module's
+    tensors; None: they are read off the angles.
     """
 
     module: nn.Module
     kinds: list[str]
     angle_TF: Tensor
     amplitude: float
-    buffer: str | None
+    buffer_name: str | None
 
 
 class Turning(NamedTuple):
-    """One way to turn q and k: which angles, on which channels, forwards or backwards."""
+    """One way to turn q and k: which angles, on the first or the `last` channels, forwards or
+    backwards.
+    """
 
     angles: Angles
     layout: Layout
@@ -96,9 +100,18 @@ class Turning(NamedTuple):
     def encoding(
         self, shape: Shape, spectra: Callable[[int], Spectrum], by_length: bool = False
     ) -> Turned:
-        """Encoding that turns so, with the frequencies of each length."""
-        amplitude = self.angles.amplitude
-        return Turned(shape, spectra, self.layout, self.last, amplitude, self.backwards, by_length)
+        """Encoding that turns so, with the frequencies of each length, `spectra(length)`.
+
+        `by_length`: these differ beyond the training length too."""
+        return Turned(
+            shape,
+            spectra,
+            layout=self.layout,
+            last=self.last,
+            amplitude=self.angles.amplitude,
+            backwards=self.backwards,
+            by_length=by_length,
+        )
 
 
 def measure(model: nn.Module, hook: AttentionHook) -> None:
@@ -107,42 +120,44 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     Raises ConfigError for what is not explained."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids_BT = torch.randint(vocabulary, (1, TOKENS), generator=generator).to(model.device)
-    rotary = _rotary_modules(model)
+    ids_BT = torch.randint(vocabulary, (1, MEASURED_TOKENS), generator=generator).to(model.device)
+    rotary_modules = _rotary_modules(model)
     if hook.family is not None:
-        rotary += hook.family.rotary
-    # q and k as the model turns them, those with angle 0, and these at other positions
-    turned = _pass(model, hook, rotary, ids_BT)
-    with unturned(rotary):
-        still = _pass(model, hook, [], ids_BT)
-        moved = _pass(model, hook, [], ids_BT, MOVED)
-    _check_attention(model, turned, still)
-    shape = _shape(model, hook, turned)
-    tolerance = EXACT.get(model.dtype, ROUNDED)
-    layers = _measured_layers(model, turned, still, shape, tolerance)
-    biased = None if hook.family is None else hook.family.encoding(model, shape)
-    if biased is not None:
-        layers = {module: replace(layer, encoding=biased) for module, layer in layers.items()}
-    turns = any(isinstance(layer.encoding, Turned) for layer in layers.values())
-    table, offset = _table(model, still.tables)  # a pass from position 0
-    if table is None:
+        rotary_modules += hook.family.rotary_modules
+    # q and k as the model turns them, those with angle 0, and these with all positions moved
+    turned_pass = _calls_of_pass(model, hook, rotary_modules, ids_BT)
+    with answering_at_angle_0(rotary_modules):
+        unturned_pass = _calls_of_pass(model, hook, [], ids_BT)
+        moved_pass = _calls_of_pass(model, hook, [], ids_BT, MOVED_BY)
+    _check_layers_seen(model, turned_pass, unturned_pass)
+    shape = _model_shape(model, hook, turned_pass)
+    tolerance = TOLERANCES.get(model.dtype, TOLERANCE_OF_16_BITS)
+    layers = _measured_layers(model, turned_pass, unturned_pass, shape, tolerance)
+    family_encoding = None if hook.family is None else hook.family.encoding(model, shape)
+    if family_encoding is not None:
+        layers = {
+            module: replace(layer, encoding=family_encoding) for module, layer in layers.items()
+        }
+    has_rotary_layers = any(isinstance(layer.encoding, Turned) for layer in layers.values())
+    table_name, row_of_position_0 = _position_table(model, unturned_pass.table_rows)
+    if table_name is None:
         rows_NC = None
-        _check_no_positions(model, moved, still, tolerance)
+        _check_no_positions(model, moved_pass, unturned_pass, tolerance)
     else:
-        rows_NC = _rows(model, hook, table, offset, turns)
+        rows_NC = _position_rows(model, hook, table_name, row_of_position_0, has_rotary_layers)
         # RoBERTa's configuration counts the rows before position 0 too.
         hook.train_len = min(hook.train_len, len(rows_NC))
         shape = replace(shape, train_len=hook.train_len)
     hook.encoding = AsTrained(shape, measured=list(layers.values()), rows_NC=rows_NC)
     hook.encoding.subject = type(model).__name__
-    hook.layers.update({module: layer.index for module, layer in layers.items()})
-    hook.rotary = rotary if turns else []
-    hook.table = table
-    hook.offset = offset
+    hook.layer_indices.update({module: layer.index for module, layer in layers.items()})
+    hook.rotary_modules = rotary_modules if has_rotary_layers else []
+    hook.table_name = table_name
+    hook.row_of_position_0 = row_of_position_0
 
 
 def _rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules without weights that hold frequencies."""
+    """Modules without weights that hold frequencies: those that compute cos and sin."""
     return [
         module
         for module in model.modules()
@@ -155,20 +170,21 @@ def _frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, value in [*module.named_buffers(recurse=False), *vars(module).items()]:
         if not isinstance(value, Tensor) or not name.endswith("inv_freq"):
             continue
+        # `original_inv_freq` and `long_inv_freq` are copied into `inv_freq` when they are needed
         if "original" not in name and "long" not in name:
             yield name, value
 
 
 @contextmanager
-def unturned(modules: list[nn.Module]) -> Iterator[None]:
+def answering_at_angle_0(modules: list[nn.Module]) -> Iterator[None]:
     """Context in which rotary modules answer with angle 0."""
     with ExitStack() as stack:
         for module in modules:
-            stack.callback(module.register_forward_hook(straight).remove)
+            stack.callback(module.register_forward_hook(answer_at_angle_0).remove)
         yield
 
 
-def straight(module: nn.Module, args: tuple, answer: object) -> object:
+def answer_at_angle_0(module: nn.Module, args: tuple, answer: object) -> object:
     """Forward hook of a rotary module: its answer with angle 0."""
     if isinstance(answer, Tensor) and answer.is_complex():
         return torch.ones_like(answer)
@@ -187,15 +203,17 @@ def _is_pair(answer: object) -> bool:
     return all(isinstance(tensor, Tensor) for tensor in answer)
 
 
-def _pass(
+def _calls_of_pass(
     model: nn.Module,
     hook: AttentionHook,
-    rotary: list[nn.Module],
+    noted_modules: list[nn.Module],
     ids_BT: Tensor,
     first_position: int = 0,
-) -> Pass:
-    """Read the text while every token attends to itself alone, and note all calls."""
-    calls = Pass()
+) -> PassCalls:
+    """Calls in one pass over a text in which every token attends to itself alone.
+
+    Answers of `noted_modules` are among them. Positions count from `first_position`."""
+    calls = PassCalls()
 
     def attention(
         module: nn.Module,
@@ -206,7 +224,7 @@ def _pass(
         *unused: object,
         **others: object,
     ) -> tuple[Tensor, None]:
-        if not isinstance(attention_mask, Visible):
+        if not isinstance(attention_mask, CompactMask):
             raise ConfigError(
                 f"{type(module).__name__} gives its attention its own mask, which posbench does not"
                 " support."
@@ -217,28 +235,30 @@ def _pass(
                 f" {query.shape[2]} tokens, such as summaries of several tokens, which have no"
                 " positions that posbench's methods could move."
             )
-        calls.layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
-        groups = query.shape[1] // value.shape[1]
+        calls.attention_inputs.append(
+            AttentionInput(module, query.detach(), key.detach(), attention_mask.checked())
+        )
+        group_size = query.shape[1] // value.shape[1]
         # A token that attends to itself alone gets its own value.
-        return value.repeat_interleave(groups, dim=1).transpose(1, 2).contiguous(), None
+        return value.repeat_interleave(group_size, dim=1).transpose(1, 2).contiguous(), None
 
     def note_answer(module: nn.Module, args: tuple, keywords: dict, answer: object) -> None:
         # Where layers differ, an argument names the kind of layer.
         kinds = [value for value in (*args, *keywords.values()) if isinstance(value, str)]
-        calls.answers.append(Answer(module, kinds, answer))
+        calls.rotary_answers.append(RotaryAnswer(module, kinds, answer))
 
     def note_rows(module: nn.Module, args: tuple, answer: Tensor) -> None:
-        calls.tables.append(TableRows(module, answer.detach()))
+        calls.table_rows.append(TableRows(module, answer.detach()))
 
     token_table = model.get_input_embeddings()
     with ExitStack() as stack, torch.no_grad():
-        for module in rotary:
+        for module in noted_modules:
             stack.callback(module.register_forward_hook(note_answer, with_kwargs=True).remove)
         for module in model.modules():
             if isinstance(module, nn.Embedding) and module is not token_table:
                 stack.callback(module.register_forward_hook(note_rows).remove)
-        hook.register(attention)
-        stack.callback(hook.register)
+        hook.register_attention(attention)
+        stack.callback(hook.register_attention)  # the hook's attention again
         options = {}
         if first_position > 0:
             position_T = torch.arange(ids_BT.shape[1], device=ids_BT.device) + first_position
@@ -247,46 +267,57 @@ def _pass(
     return calls
 
 
-def _check_attention(model: nn.Module, turned: Pass, still: Pass) -> None:
+def _check_layers_seen(model: nn.Module, turned_pass: PassCalls, unturned_pass: PassCalls) -> None:
     """Raise ConfigError for a model whose attention was not seen, or differs each time."""
     name = type(model).__name__
-    if not turned.layers:
+    if not turned_pass.attention_inputs:
         raise ConfigError(
             f"{name} has no attention layer that asks transformers' registry of"
             " attention functions, where posbench's methods are put in place: choose another"
             " model."
         )
-    if len(turned.layers) != len(still.layers):
+    if len(turned_pass.attention_inputs) != len(unturned_pass.attention_inputs):
         raise ConfigError(f"{name} attends otherwise each time, which posbench does not support.")
 
 
-def _shape(model: nn.Module, hook: AttentionHook, calls: Pass) -> Shape:
+def _model_shape(model: nn.Module, hook: AttentionHook, calls: PassCalls) -> Shape:
     """Sizes of the model, heads by its first layer."""
-    first = calls.layers[0]
+    first_input = calls.attention_inputs[0]
     return Shape(
         d_model=model.get_input_embeddings().weight.shape[1],
-        n_layer=len({call.module for call in calls.layers}),
-        n_head=first.q_BHTD.shape[1],
-        n_kv_head=first.k_BGTD.shape[1],
+        n_layer=len({layer_input.module for layer_input in calls.attention_inputs}),
+        n_head=first_input.q_BHTD.shape[1],
+        n_kv_head=first_input.k_BGTD.shape[1],
         train_len=hook.train_len,
-        head_width=first.q_BHTD.shape[3],
+        head_width=first_input.q_BHTD.shape[3],
     )
 
 
 def _measured_layers(
-    model: nn.Module, turned: Pass, still: Pass, shape: Shape, tolerance: float
+    model: nn.Module,
+    turned_pass: PassCalls,
+    unturned_pass: PassCalls,
+    shape: Shape,
+    tolerance: float,
 ) -> dict[nn.Module, Layer]:
     """{attention module: its layer}. A module that attends several times in a pass is one layer."""
-    angles = [reading for answer in turned.answers for reading in _angles(answer)]
-    encodings: dict[object, Turned | NoEncoding] = {}  # as _explained fills it
+    candidates = [
+        angles for answer in turned_pass.rotary_answers for angles in _candidate_angles(answer)
+    ]
+    # {turning: encoding}, which _encoding_of_layer fills
+    encodings: dict[object, Turned | NoEncoding] = {}
     layers: dict[nn.Module, Layer] = {}
-    for turned_call, still_call in zip(turned.layers, still.layers, strict=True):
-        encoding = _explained(turned_call, still_call, angles, shape, tolerance, encodings)
-        module = turned_call.module
-        mask = turned_call.mask
+    for turned_input, unturned_input in zip(
+        turned_pass.attention_inputs, unturned_pass.attention_inputs, strict=True
+    ):
+        encoding = _encoding_of_layer(
+            turned_input, unturned_input, candidates, shape, tolerance, encodings
+        )
+        module = turned_input.module
+        mask = turned_input.mask
         layer = Layer(encoding, window=mask.window, chunk=mask.chunk, index=len(layers))
-        earlier = layers.setdefault(module, layer)
-        if _differ(earlier, layer):
+        first_layer = layers.setdefault(module, layer)
+        if _attend_differently(first_layer, layer):
             raise ConfigError(
                 f"A {type(module).__name__} of {type(model).__name__} attends several times for"
                 " each token, and not with the same positions each time, which posbench does not"
@@ -295,34 +326,45 @@ def _measured_layers(
     return layers
 
 
-def _differ(layer: Layer, other: Layer) -> bool:
+def _attend_differently(layer: Layer, other: Layer) -> bool:
+    """True if two layers differ in their positions or in the keys that they see."""
     if layer.encoding is not other.encoding:
         return True
     return (layer.window, layer.chunk) != (other.window, other.chunk)
 
 
-def _check_no_positions(model: nn.Module, moved: Pass, still: Pass, tolerance: float) -> None:
+def _check_no_positions(
+    model: nn.Module, moved_pass: PassCalls, unturned_pass: PassCalls, tolerance: float
+) -> None:
     """Raise ConfigError if the first layer's queries depend on positions before they are turned."""
-    if _difference(moved.layers[0].q_BHTD, still.layers[0].q_BHTD) >= tolerance:
+    moved_q_BHTD = moved_pass.attention_inputs[0].q_BHTD
+    expected_q_BHTD = unturned_pass.attention_inputs[0].q_BHTD
+    if _relative_difference(moved_q_BHTD, expected_q_BHTD) >= tolerance:
         raise ConfigError(
             f"{type(model).__name__} uses positions beside its attention, and not as rows of a"
             " learned table, which posbench does not support."
         )
 
 
-def _rows(model: nn.Module, hook: AttentionHook, table: str, offset: int, turns: bool) -> Tensor:
+def _position_rows(
+    model: nn.Module,
+    hook: AttentionHook,
+    table_name: str,
+    row_of_position_0: int,
+    has_rotary_layers: bool,
+) -> Tensor:
     """Rows of the learned table from position 0 on: [N, C]. Raises ConfigError for an odd table.
 
-    `turns`: the model also turns its queries."""
+    `has_rotary_layers`: the model also turns its queries."""
     name = type(model).__name__
-    if turns:
+    if has_rotary_layers:
         raise ConfigError(
             f"{name} has learned positions and rotates its queries too, but posbench supports only"
             " one of these."
         )
-    rows_NC = model.get_submodule(table).weight.detach()[offset:].float()
+    rows_NC = model.get_submodule(table_name).weight.detach()[row_of_position_0:].float()
     # A configuration may count rows before position 0 too, as RoBERTa's does.
-    if len(rows_NC) < hook.train_len and not hook.configured:
+    if len(rows_NC) < hook.train_len and not hook.has_configured_train_len:
         raise ConfigError(
             f"train_len={hook.train_len} is longer than {name}'s learned table of positions, which"
             f" has {len(rows_NC)} rows: give train_len={len(rows_NC)} or less."
@@ -330,40 +372,40 @@ def _rows(model: nn.Module, hook: AttentionHook, table: str, offset: int, turns:
     return rows_NC
 
 
-def _angles(answer: Answer) -> Iterator[Angles]:
-    """Readings of a rotary module's answer: an angle for each number, for each second, or for the
-    first half of them.
+def _candidate_angles(answer: RotaryAnswer) -> Iterator[Angles]:
+    """Angles as which a rotary module's answer may be read: an angle for each number, for each
+    second, or for the first half of them. Nothing for an answer that is no cos and sin.
     """
     if isinstance(answer.value, Tensor):
         cos = answer.value.real
         sin = answer.value.imag
-        channels = (slice(None),)
+        readings = (slice(None),)
     elif _is_pair(answer.value):
         cos, sin = answer.value
         first_half = slice(0, cos.shape[-1] // 2)
         each_second = slice(0, None, 2)
-        channels = (first_half, each_second, slice(None))
+        readings = (first_half, each_second, slice(None))
     else:
         return
-    cos_TC = _first_text(cos)
-    sin_TC = _first_text(sin)
-    for chosen in channels:
-        cos_TF = cos_TC[:, chosen]
-        sin_TF = sin_TC[:, chosen]
+    cos_TC = _values_of_first_text(cos)
+    sin_TC = _values_of_first_text(sin)
+    for chosen_channels in readings:
+        cos_TF = cos_TC[:, chosen_channels]
+        sin_TF = sin_TC[:, chosen_channels]
         freq_F = torch.atan2(sin_TF[1], cos_TF[1])  # angles at position 1
-        buffer, freq_F = _buffer_of(answer.module, freq_F)
+        buffer_name, freq_F = _frequencies_like(answer.module, freq_F)
         position_T = torch.arange(len(cos_TF), dtype=torch.float64)
         angle_TF = torch.outer(position_T, freq_F)
         amplitude = float(cos_TF[0, 0])  # the cosine of angle 0
-        yield Angles(answer.module, answer.kinds, angle_TF, amplitude, buffer)
+        yield Angles(answer.module, answer.kinds, angle_TF, amplitude, buffer_name)
 
 
-def _first_text(values: Tensor) -> Tensor:
+def _values_of_first_text(values: Tensor) -> Tensor:
     """Values of the first text of a batch: [T, C], float64, on the CPU."""
     return values.detach().reshape(-1, *values.shape[-2:])[0].double().cpu()
 
 
-def _buffer_of(module: nn.Module, freq_F: Tensor) -> tuple[str | None, Tensor]:
+def _frequencies_like(module: nn.Module, freq_F: Tensor) -> tuple[str | None, Tensor]:
     """Name and value of the module's frequencies that are these but for whole turns.
 
     (None, freq_F) where the module has none."""
@@ -379,30 +421,30 @@ def _buffer_of(module: nn.Module, freq_F: Tensor) -> tuple[str | None, Tensor]:
     return None, freq_F
 
 
-def _explained(
-    turned: Seen,
-    still: Seen,
-    angles: list[Angles],
+def _encoding_of_layer(
+    turned: AttentionInput,
+    unturned: AttentionInput,
+    candidates: list[Angles],
     shape: Shape,
     tolerance: float,
     encodings: dict[object, Turned | NoEncoding],
 ) -> Turned | NoEncoding:
-    """Encoding of a layer: what made `turned` of `still`. Raises ConfigError if no layout does.
+    """Encoding of a layer: what made `turned` of `unturned`. Raises ConfigError if no layout does.
 
     `encodings` holds those of earlier layers {turning: encoding}, so that layers alike have the
     same object; a new one is added."""
-    pairs = ((turned.q_BHTD, still.q_BHTD), (turned.k_BGTD, still.k_BGTD))
-    if all(_unchanged(*pair) for pair in pairs):
+    turned_and_unturned = ((turned.q_BHTD, unturned.q_BHTD), (turned.k_BGTD, unturned.k_BGTD))
+    if all(_are_unturned(*pair) for pair in turned_and_unturned):
         return encodings.setdefault("none", NoEncoding(shape))
     width = turned.q_BHTD.shape[-1]
     layer_shape = replace(shape, head_width=width)
-    best = None
+    best_turning = None
     smallest_error = float("inf")
-    for turning in _turnings(angles, width):
-        error = _error(turning, layer_shape, pairs)
+    for turning in _possible_turnings(candidates, width):
+        error = _unexplained_share(turning, layer_shape, turned_and_unturned)
         if error < smallest_error:
             smallest_error = error
-            best = turning
+            best_turning = turning
     if not smallest_error < tolerance:
         layer_name = f"{type(turned.module).__name__} {getattr(turned.module, 'layer_idx', '')}"
         raise ConfigError(
@@ -410,39 +452,46 @@ def _explained(
             f" of the first or last channels (the nearest leaves {smallest_error:.1e} of them):"
             " posbench does not read this model."
         )
-    if best not in encodings:
-        spectra, by_length = _by_length(best.angles, shape.train_len)
-        encodings[best] = best.encoding(layer_shape, spectra, by_length)
-    return encodings[best]
+    if best_turning not in encodings:
+        spectra, by_length = _spectra_by_length(best_turning.angles, shape.train_len)
+        encodings[best_turning] = best_turning.encoding(layer_shape, spectra, by_length)
+    return encodings[best_turning]
 
 
-def _unchanged(turned: Tensor, still: Tensor) -> bool:
-    return torch.allclose(turned, still, rtol=0, atol=UNCHANGED * float(still.abs().max()))
+def _are_unturned(turned: Tensor, unturned: Tensor) -> bool:
+    """True if q or k of the two passes are the same but for rounding."""
+    tolerance = UNTURNED_TOLERANCE * float(unturned.abs().max())
+    return torch.allclose(turned, unturned, rtol=0, atol=tolerance)
 
 
-def _turnings(angles: list[Angles], width: int) -> Iterator[Turning]:
+def _possible_turnings(candidates: list[Angles], width: int) -> Iterator[Turning]:
     """All ways to turn heads of this width by one of these angles."""
-    last = backwards = (False, True)
-    for combination in itertools.product(angles, ("half", "interleaved"), last, backwards):
+    layouts = ("half", "interleaved")
+    either = (False, True)  # in the last channels or the first; backwards or forwards
+    for combination in itertools.product(candidates, layouts, either, either):
         turning = Turning(*combination)
-        channels = 2 * turning.angles.angle_TF.shape[1]
+        n_channels = 2 * turning.angles.angle_TF.shape[1]
         # Of whole heads the first and the last channels are the same ones.
-        if channels < width or (channels == width and not turning.last):
+        if n_channels < width or (n_channels == width and not turning.last):
             yield turning
 
 
-def _error(turning: Turning, shape: Shape, pairs: tuple[tuple[Tensor, Tensor], ...]) -> float:
-    """Share that a way to turn leaves unexplained in pairs (turned, still) of q and of k."""
+def _unexplained_share(
+    turning: Turning, shape: Shape, turned_and_unturned: tuple[tuple[Tensor, Tensor], ...]
+) -> float:
+    """Share that a way to turn leaves unexplained in (turned, unturned) q and k."""
     spectrum = _spectrum(turning.angles.angle_TF[1])
     encoding = turning.encoding(shape, lambda length: spectrum)
     position_T = torch.arange(len(turning.angles.angle_TF), dtype=torch.float64)
-    table = encoding.table(position_T, spectrum).to(pairs[0][0].device)
+    table = encoding.table(position_T, spectrum).to(turned_and_unturned[0][0].device)
     return max(
-        _difference(encoding.turn(still.float(), table), turned.float()) for turned, still in pairs
+        _relative_difference(encoding.turn(unturned.float(), table), turned.float())
+        for turned, unturned in turned_and_unturned
     )
 
 
-def _difference(values: Tensor, expected: Tensor) -> float:
+def _relative_difference(values: Tensor, expected: Tensor) -> float:
+    """Norm of the difference as a share of that of the expected values."""
     return float((values - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
@@ -458,72 +507,75 @@ def _spectrum(freq_F: Tensor) -> Spectrum:
     return Spectrum(freq_F, max(base, LEAST_BASE), 2 * pairs)
 
 
-def _by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
-    """Frequencies of each length as the module computes them, and if they go on changing beyond the
-    training length.
+def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
+    """(frequencies of each length as the module computes them, True if they go on changing beyond
+    the training length).
     """
-    fixed = _spectrum(angles.angle_TF[1])
-    if angles.buffer is None:
-        return lambda length: fixed, False
-    longest = getattr(getattr(angles.module, "config", None), "max_position_embeddings", None)
-    by_length: dict[int, Spectrum] = {}
+    measured = _spectrum(angles.angle_TF[1])
+    if angles.buffer_name is None:
+        return lambda length: measured, False
+    config = getattr(angles.module, "config", None)
+    longest_as_it_came = getattr(config, "max_position_embeddings", None)
+    spectrum_of_length: dict[int, Spectrum] = {}
 
-    def computed(length: int) -> Spectrum:
-        # Before, since the module would keep the frequencies of an earlier, longer text.
-        _run_rotary(angles, TOKENS, longest)
-        _run_rotary(angles, length, longest)
-        buffer = getattr(angles.module, angles.buffer)
+    def computed_spectrum(length: int) -> Spectrum:
+        # A short text first, since the module would keep the frequencies of an earlier, longer one.
+        _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
+        _compute_angles(angles, length, longest_as_it_came)
+        buffer = getattr(angles.module, angles.buffer_name)
         freq_F = buffer.detach().double().cpu().flatten().clone()
-        _run_rotary(angles, TOKENS, longest)
-        for spectrum in (fixed, *by_length.values()):
+        _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
+        for spectrum in (measured, *spectrum_of_length.values()):
             if torch.equal(spectrum.freq_F, freq_F):
                 return spectrum
         return _spectrum(freq_F)
 
     def spectra(length: int) -> Spectrum:
-        if length not in by_length:
-            by_length[length] = computed(length)
-        return by_length[length]
+        if length not in spectrum_of_length:
+            spectrum_of_length[length] = computed_spectrum(length)
+        return spectrum_of_length[length]
 
-    # Equal frequencies are one object.
+    # Equal frequencies are one object, so they are compared by `is`.
     trained, twice, four_times = (spectra(factor * train_len) for factor in (1, 2, 4))
-    if trained is fixed and twice is fixed and four_times is fixed:
-        return lambda length: fixed, False
+    if trained is measured and twice is measured and four_times is measured:
+        return lambda length: measured, False
     goes_on_changing = twice is not four_times
     return spectra, goes_on_changing
 
 
-def _run_rotary(angles: Angles, length: int, longest: int | None) -> None:
+def _compute_angles(angles: Angles, length: int, longest_as_it_came: int | None) -> None:
     """Have a rotary module compute the angles of a text of `length` tokens.
 
-    Its class's own forward does so, past the hooks of the module. Meanwhile the longest text in
-    its configuration is `longest`, which it came with, whatever it was raised to."""
+    Its class's own forward does so, past the hooks of the module. Meanwhile its configuration has
+    the longest text with which it came, whatever this was raised to; None if it has none."""
     module = angles.module
     config = getattr(module, "config", None)
     longest_now = getattr(config, "max_position_embeddings", None)
     device = next(value for _, value in _frequencies(module)).device
     try:
-        if longest is not None:
-            config.max_position_embeddings = longest
+        if longest_as_it_came is not None:
+            config.max_position_embeddings = longest_as_it_came
         with torch.no_grad():
             # The largest position tells the module the length of the text.
             position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
             hidden_BTC = torch.zeros(1, 3, 1, device=device)
             type(module).forward(module, hidden_BTC, position_BT, *angles.kinds)
     finally:
-        if longest is not None:
+        if longest_as_it_came is not None:
             config.max_position_embeddings = longest_now
 
 
-def _table(model: nn.Module, tables: list[TableRows]) -> tuple[str | None, int]:
+def _position_table(model: nn.Module, table_rows: list[TableRows]) -> tuple[str | None, int]:
     """Name of the learned table of positions, and its row of position 0; (None, 0) without one.
 
-    `tables` are those of a pass that begins at position 0."""
-    for module, rows in tables:
-        rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
-        n_offsets = min(MOST_OFFSET, len(module.weight) - TOKENS + 1)  # none in a short table
-        for offset in range(n_offsets):
-            if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
+    `table_rows` are those of a pass that begins at position 0."""
+    for module, rows in table_rows:
+        rows_TC = rows.reshape(-1, rows.shape[-1])[:MEASURED_TOKENS]
+        # none in a table that is shorter than the text
+        n_tried = min(MOST_ROWS_BEFORE_0, len(module.weight) - MEASURED_TOKENS + 1)
+        for row_of_position_0 in range(n_tried):
+            table_rows_TC = module.weight[row_of_position_0:][:MEASURED_TOKENS]
+            if torch.equal(table_rows_TC, rows_TC):
                 names = (name for name, part in model.named_modules() if part is module)
-                return next(names), offset
+                return next(names), row_of_position_0
     return None, 0

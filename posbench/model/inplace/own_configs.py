@@ -1,4 +1,4 @@
-"""Configurations of one model alone, while its methods are in place.
+"""Configurations of one model alone, while its methods are in holder.
 
 Models may share a configuration object, such as two that were made from it. What a model's methods
 need of its configuration, its attention function and its longest text, must not reach another
@@ -14,11 +14,11 @@ from torch import nn
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-ATTENTION = "_attn_implementation_internal"
+ATTENTION_KEY = "_attn_implementation_internal"
 
 
-class Place(NamedTuple):
-    """Attribute of a module that holds a configuration: `shared` as it came, and a `copy` of it."""
+class ConfigHolder(NamedTuple):
+    """Attribute of a module that holds a configuration, which is `shared`, and a `copy` of it."""
 
     module: nn.Module
     attribute: str
@@ -35,25 +35,29 @@ class OwnConfigs:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.places: list[Place] = []
-        self.first_settings: dict[int, dict[str, object]] = {}  # {id of a copy: its settings}
+        self.holders: list[ConfigHolder] = []
+        self.first_settings: dict[
+            int, dict[str, object]
+        ] = {}  # {id of a copy: its settings at first}
 
     def __enter__(self) -> None:
+        """Give every module a copy of its configurations."""
         copies: dict[int, object] = {}  # {id of an object: its copy}, as copy.deepcopy fills it
         for module in self.model.modules():
-            for attribute, config in _configs(module):
+            for attribute, config in _configs_of(module):
                 config_copy = copy.deepcopy(config, copies)
-                self.places.append(Place(module, attribute, config, config_copy))
+                self.holders.append(ConfigHolder(module, attribute, config, config_copy))
                 setattr(module, attribute, config_copy)
                 self.first_settings[id(config_copy)] = copy.deepcopy(_settings(config_copy))
 
     def __exit__(self, *error: object) -> None:
-        for place in self.places:
-            _put_back(place, self.first_settings[id(place.copy)])
+        """Put the shared configurations back."""
+        for holder in self.holders:
+            _put_shared_back(holder, self.first_settings[id(holder.copy)])
 
 
-def _configs(module: nn.Module) -> list[tuple[str, "PreTrainedConfig"]]:
-    """(attribute, configuration) of a module."""
+def _configs_of(module: nn.Module) -> list[tuple[str, "PreTrainedConfig"]]:
+    """(attribute, configuration) of each configuration that a module holds."""
     from transformers import PreTrainedConfig
 
     attributes = vars(module).items()
@@ -67,17 +71,18 @@ def _settings(config: "PreTrainedConfig") -> dict[str, object]:
     return {
         key: value
         for key, value in vars(config).items()
-        if key != ATTENTION and not isinstance(value, PreTrainedConfig)
+        if key != ATTENTION_KEY and not isinstance(value, PreTrainedConfig)
     }
 
 
-def _put_back(place: Place, first_settings: dict[str, object]) -> None:
-    """Put a shared configuration back, with the settings that were changed in its copy."""
-    for key, value in _settings(place.copy).items():
+def _put_shared_back(holder: ConfigHolder, first_settings: dict[str, object]) -> None:
+    """Put a shared configuration back, with the settings that the user changed in its copy."""
+    for key, value in _settings(holder.copy).items():
         if key not in first_settings or first_settings[key] != value:
-            vars(place.shared)[key] = value
-    if vars(place.module).get(place.attribute) is place.copy:
-        setattr(place.module, place.attribute, place.shared)
+            vars(holder.shared)[key] = value
+    # unless the user has put another configuration there
+    if vars(holder.module).get(holder.attribute) is holder.copy:
+        setattr(holder.module, holder.attribute, holder.shared)
 
 
 def attention_configs(model: nn.Module) -> list["PreTrainedConfig"]:
@@ -92,7 +97,9 @@ def attention_configs(model: nn.Module) -> list["PreTrainedConfig"]:
 
 @contextmanager
 def attend_by(name: str | None, configs: list["PreTrainedConfig"]) -> Iterator[None]:
-    """Context in which configurations name an attention function of transformers' registry."""
+    """Context in which configurations name an attention function of transformers' registry.
+
+    None leaves the choice to transformers."""
     names_before = [config._attn_implementation for config in configs]
     # Set without transformers' setter, which would change parts of a configuration as well.
     for config in configs:

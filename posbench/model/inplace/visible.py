@@ -15,16 +15,16 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 
-FAR = 2**40  # a query beyond any window
-GRID = 2**10  # keys that a rule judges at once
-SAMPLED_QUERIES = (0, 1, 5, 63, 1000, FAR)
-NEAR = 64  # keys before a sampled query that are compared, and some at the edge of the rule
-BY_CONTENT = (
+FAR_QUERY = 2**40  # a query beyond any window
+KEYS_JUDGED_AT_ONCE = 2**10  # keys that a rule judges at once
+SAMPLED_QUERIES = (0, 1, 5, 63, 1000, FAR_QUERY)
+NEAR_KEYS = 64  # keys before a sampled query that are compared, and some at the edge of the rule
+CHOSEN_BY_CONTENT = (
     "This model computes with the mask of its attention, as sparse attention does that chooses the"
     " keys of a query by their content. posbench's methods say themselves which keys a query sees,"
     " so they are not defined for it."
 )
-NOT_PLAIN = (
+UNKNOWN_RULE = (
     "This model hides keys by another rule than the causal triangle, a window or chunks (packed"
     " texts, blocks seen in both directions, or a mask of its own), which posbench does not extend:"
     " give one text a row, and a mask of zeros and ones for padding."
@@ -49,42 +49,45 @@ class Rule(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Visible:
-    """Queries q_start .. q_start + queries - 1 of the texts of a batch, keys from k_start on, and
-    the rule.
+class CompactMask:
+    """Mask as numbers: queries q_start .. q_start + n_queries - 1 of a batch, keys from k_start on,
+    and the rule by which a query sees keys.
 
-    `texts` holds (first, stop) of the tokens of each row that are no padding; None if all are text.
-    At most one of window and chunk is set. `plain` is False for any other rule, which no layer may
-    use. `ndim` has generate hand this on to the model where a cache is static, as it does with a
-    mask that is complete."""
+    `text_bounds` holds (first, stop) of the tokens of each row that are no padding; None if all are
+    text. At most one of window and chunk is set. `has_known_rule` is False for any other rule,
+    which no layer may use. `ndim` has generate hand this on to the model where a cache is static,
+    as it does with a mask that is complete."""
 
     q_start: int
-    queries: int
+    n_queries: int
     k_start: int
-    texts: tuple[tuple[int, int], ...] | None = None
+    text_bounds: tuple[tuple[int, int], ...] | None = None
     window: int | None = None
     chunk: int | None = None
-    plain: bool = True
+    has_known_rule: bool = True
     ndim: ClassVar[int] = 4
 
-    def checked(self) -> "Visible":
+    def checked(self) -> "CompactMask":
         """The mask itself. Raises ConfigError for a rule that is none of the three."""
-        if not self.plain:
-            raise ConfigError(NOT_PLAIN)
+        if not self.has_known_rule:
+            raise ConfigError(UNKNOWN_RULE)
         return self
 
-    def padding(self) -> Tensor | None:
+    def padding_mask(self) -> Tensor | None:
         """Padding mask of the batch: [B, K]; None if all is text."""
-        if self.texts is None:
+        if self.text_bounds is None:
             return None
-        place_K = torch.arange(self.stop)
-        return torch.stack([(place_K >= first) & (place_K < stop) for first, stop in self.texts])
+        index_K = torch.arange(self.n_tokens)
+        rows = [(index_K >= first) & (index_K < stop) for first, stop in self.text_bounds]
+        return torch.stack(rows)
 
-    def contiguous(self) -> "Visible":
+    def contiguous(self) -> "CompactMask":
+        """The mask itself, for models that ask this of a tensor."""
         return self
 
-    def to(self, *_: object) -> "Visible":
-        return self  # MPT wants its mask as booleans
+    def to(self, *_: object) -> "CompactMask":
+        """The mask itself, for MPT, which wants its mask as booleans."""
+        return self
 
     def __getattr__(self, name: str) -> None:
         """Refuse a model that computes with its mask as with a tensor.
@@ -92,84 +95,87 @@ class Visible:
         Python calls this for names that are not defined here."""
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(name)
-        raise ConfigError(BY_CONTENT)
+        raise ConfigError(CHOSEN_BY_CONTENT)
 
     def _refuse(self, other: object) -> None:
-        raise ConfigError(BY_CONTENT)
+        """Refuse a model that indexes its mask or calculates with it, as __getattr__ does."""
+        raise ConfigError(CHOSEN_BY_CONTENT)
 
     __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __and__ = __rand__ = _refuse
 
     @property
-    def stop(self) -> int:
+    def n_tokens(self) -> int:
         """Number of tokens so far, padding included."""
-        return self.q_start + self.queries
+        return self.q_start + self.n_queries
 
 
-def visible(
+def compact_mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: int = 0,
     kv_offset: int = 0,
     mask_function: Callable | None = None,
-    attention_mask: "Tensor | Visible | None" = None,
+    attention_mask: "Tensor | CompactMask | None" = None,
     device: torch.device | str = "cpu",
     **unused: object,
-) -> Visible:
-    """The mask function that is registered with transformers.
+) -> CompactMask:
+    """Mask of a batch: the mask function that is registered with transformers.
 
-    transformers asks also for masks that no layer uses."""
-    if isinstance(attention_mask, Visible):
+    transformers asks also for masks that no layer uses, so an unknown rule raises nothing here."""
+    if isinstance(attention_mask, CompactMask):
         return attention_mask
     q_start = int(q_offset)
-    texts = None
+    text_bounds = None
     if attention_mask is not None:
-        texts = _texts(attention_mask, q_start + q_length)
-    mask = Visible(q_start, q_length, int(kv_offset), texts)
+        text_bounds = _bounds_of_texts(attention_mask, q_start + q_length)
+    mask = CompactMask(q_start, q_length, int(kv_offset), text_bounds)
     if mask_function is None:
         return mask
-    text_start = texts[0][0] if texts else 0  # chunks are counted from there
-    first_row = torch.as_tensor(0).to(device)  # of the batch, and of the heads: rules are alike
+    # Chunks are counted from the beginning of a text, behind its padding.
+    text_start = text_bounds[0][0] if text_bounds else 0
+    # Rules are alike for all rows of the batch and for all heads, so the first of each is asked.
+    index_0 = torch.as_tensor(0).to(device)
 
     def sees(query: int, key_K: Tensor) -> Tensor:
         """True for the keys that a query of the first text sees: [K]."""
         query_index = torch.as_tensor(query + text_start).to(device)
         key_index_K = (key_K + text_start).to(device)
-        seen_K = mask_function(first_row, first_row, query_index, key_index_K)
+        seen_K = mask_function(index_0, index_0, query_index, key_index_K)
         return torch.as_tensor(seen_K).cpu().expand(key_K.shape)
 
-    rule = _rule(sees)
+    rule = _rule_behind(sees)
     if rule is None:
-        return replace(mask, plain=False)
+        return replace(mask, has_known_rule=False)
     return replace(mask, window=rule.window, chunk=rule.chunk)
 
 
-def _texts(mask_BK: Tensor, stop: int) -> tuple[tuple[int, int], ...] | None:
+def _bounds_of_texts(mask_BK: Tensor, n_tokens: int) -> tuple[tuple[int, int], ...] | None:
     """(first, stop) of the text of each row of a padding mask; None if all are text.
 
-    `stop` is the number of tokens so far. Raises ConfigError for a mask that leaves some open."""
-    mask_BK = mask_BK[:, :stop].bool()
+    `n_tokens` are those so far. Raises ConfigError for a mask that leaves some of them open."""
+    mask_BK = mask_BK[:, :n_tokens].bool()
     if mask_BK.all():
         return None
-    if mask_BK.shape[1] < stop:
+    if mask_BK.shape[1] < n_tokens:
         raise ConfigError(
-            f"attention_mask has {mask_BK.shape[1]} columns and the text has {stop} tokens, so"
+            f"attention_mask has {mask_BK.shape[1]} columns and the text has {n_tokens} tokens, so"
             " it does not say which of the others are padding: give a mask of the whole text,"
             " those in a cache included."
         )
-    return tuple(_text(mask_K) for mask_K in mask_BK)
+    return tuple(_bounds_of_text(mask_K) for mask_K in mask_BK)
 
 
-def _text(mask_K: Tensor) -> tuple[int, int]:
+def _bounds_of_text(mask_K: Tensor) -> tuple[int, int]:
     """(first, stop) of the ones in a row of a padding mask.
 
     Raises ConfigError where zeros stand between them."""
-    ones = mask_K.nonzero().flatten()
-    if not len(ones):  # a text of no token, at the end
+    one_indices = mask_K.nonzero().flatten()
+    if not len(one_indices):  # a row of padding alone: a text of no token, at the end
         return len(mask_K), len(mask_K)
-    first = int(ones[0])
-    stop = int(ones[-1]) + 1
-    if stop - first != len(ones):
+    first = int(one_indices[0])
+    stop = int(one_indices[-1]) + 1
+    if stop - first != len(one_indices):
         raise ConfigError(
             "attention_mask has zeros between ones, but padding must precede or follow a text:"
             " leave those tokens out."
@@ -180,53 +186,59 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
 Sees = Callable[[int, Tensor], Tensor]
 
 
-def _rule(sees: Sees) -> Rule | None:
-    """The rule by which a function (query, key_K) tells the keys that are seen; None for others."""
+def _rule_behind(sees: Sees) -> Rule | None:
+    """Rule by which `sees` tells the keys that a query sees, or None if it is none of the three.
+
+    `sees(query, key_K)` is True for the keys of a text that the query sees."""
     try:
         rule = _likely_rule(sees)
-        if all(_agrees(sees, rule, query) for query in SAMPLED_QUERIES):
+        if all(_follows_rule(sees, rule, query) for query in SAMPLED_QUERIES):
             return rule
     except (IndexError, RuntimeError, TypeError):
-        pass  # a rule that looks tokens up in tensors of this text
+        pass  # a function that looks tokens up in tensors of this text, which end before FAR_QUERY
     return None
 
 
 def _likely_rule(sees: Sees) -> Rule:
-    """The only rule that explains the first keys of two far queries, if any does."""
-    first = _first_visible(sees, FAR)
+    """The only rule that explains the first keys of two far queries, if any of the three does."""
+    first = _first_seen_key(sees, FAR_QUERY)
     if first == 0:
         return Rule()
-    if _first_visible(sees, FAR + 1) == first + 1:
-        return Rule(window=FAR - first + 1)
+    if _first_seen_key(sees, FAR_QUERY + 1) == first + 1:
+        return Rule(window=FAR_QUERY - first + 1)
     # A chunk begins at `first`, and ends before the first later query that does not see it.
     first_K = torch.tensor([first])
-    sizes = range(1, FAR)
+    sizes = range(1, FAR_QUERY)
     return Rule(
         chunk=1 + bisect_left(sizes, True, key=lambda size: not sees(first + size, first_K))
     )
 
 
-def _first_visible(sees: Sees, query: int) -> int:
+def _first_seen_key(sees: Sees, query: int) -> int:
     """First key that a query sees, if those that it sees are one interval that ends with itself."""
     low = 0
-    high = query  # is seen
-    while low < high:  # the first key is in low..high; each round judges GRID keys between them
-        key_K = torch.arange(low, high, max(1, (high - low) // GRID))
+    high = query  # a query sees itself
+    # The first key is in low..high; a round judges about KEYS_JUDGED_AT_ONCE keys between them.
+    while low < high:
+        key_K = torch.arange(low, high, max(1, (high - low) // KEYS_JUDGED_AT_ONCE))
         seen_K = sees(query, key_K)
         if not seen_K.any():
             low = int(key_K[-1]) + 1
             continue
-        at = int(seen_K.nonzero()[0])
-        if at > 0:
-            low = int(key_K[at - 1]) + 1
-        high = int(key_K[at])
+        first_seen = int(seen_K.nonzero()[0])
+        if first_seen > 0:
+            low = int(key_K[first_seen - 1]) + 1  # the key judged before it is not seen
+        high = int(key_K[first_seen])
     return high
 
 
-def _agrees(sees: Sees, rule: Rule, query: int) -> bool:
+def _follows_rule(sees: Sees, rule: Rule, query: int) -> bool:
     """True if a query sees the keys that the rule names, near itself and at the rule's edge."""
     first = rule.first_key(query)
-    near_K = torch.arange(max(0, query - NEAR), query + 3)
+    # with two keys after the query, which it must not see
+    near_K = torch.arange(max(0, query - NEAR_KEYS), query + 3)
+    # two keys before and after the first one
     edge_K = torch.arange(max(0, first - 2), first + 3)
     key_K = torch.cat((near_K, edge_K[edge_K <= query]))
-    return torch.equal(sees(query, key_K).bool(), (key_K >= first) & (key_K <= query))
+    named_K = (key_K >= first) & (key_K <= query)
+    return torch.equal(sees(query, key_K).bool(), named_K)

@@ -141,8 +141,8 @@ def _recording_layers(evaluation: Scorer, queries: int) -> Iterator[list[LayerAt
             def watch(index: int, plan: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> None:
                 layers[index].add_windows(plan, None, q_BHTD, k_BGTD, queries)
 
-            model.hook.watch = watch
-            stack.callback(setattr, model.hook, "watch", None)
+            model.hook.observe_layer = watch
+            stack.callback(setattr, model.hook, "observe_layer", None)
         elif isinstance(model, GPT):
             blocks = itertools.compress(model.layers, attends)
             for block, layer in zip(blocks, layers, strict=True):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from posbench.encodings.as_trained import Sloped
-from posbench.model.inplace.families.family import Family, attended
+from posbench.model.inplace.families.family import Family, attention_outputs
 from posbench.position.geometry import Shape
 
-EXACT = 256  # tokens whose positions are exact in bfloat16
+EXACT_TOKENS = 256  # tokens whose positions are exact in bfloat16
 
 
 class Bloom(Family):
@@ -24,7 +24,7 @@ class Bloom(Family):
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
         if model.dtype == torch.bfloat16:
-            self.comparable = EXACT
+            self.longest_exact_text = EXACT_TOKENS
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
@@ -34,7 +34,7 @@ class Bloom(Family):
 
     def forward(
         self,
-        registered: str,
+        function_name: str,
         module: nn.Module,
         hidden_BSC: Tensor,
         residual_BSC: Tensor,
@@ -43,10 +43,10 @@ class Bloom(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """BloomAttention.forward with the `registered` function in place of its own scores."""
+        """BloomAttention.forward with the registry's function in place of its own scores."""
         qkv = module._reshape(module.query_key_value(hidden_BSC))
-        y_BSC = attended(
-            registered,
+        y_BSC = attention_outputs(
+            function_name,
             module,
             qkv,
             layer_past,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.as_trained import Sloped
-from posbench.model.inplace.families.family import Family, attended, code_of
+from posbench.model.inplace.families.family import Family, attention_outputs, python_module_of
 from posbench.position.geometry import Shape
 
 
@@ -40,7 +40,9 @@ class Falcon(Family):
         if not self.has_alibi:
             return None
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
-        bias_H1T = code_of(self.modules[0]).build_alibi_tensor(mask_BT, shape.n_head, torch.float32)
+        bias_H1T = python_module_of(self.modules[0]).build_alibi_tensor(
+            mask_BT, shape.n_head, torch.float32
+        )
         return Sloped(
             shape,
             bias_H1T[:, 0, 1],  # of position 1: the slopes
@@ -50,7 +52,7 @@ class Falcon(Family):
 
     def forward(
         self,
-        registered: str,
+        function_name: str,
         module: nn.Module,
         hidden_BSC: Tensor,
         attention_mask: object = None,
@@ -59,18 +61,19 @@ class Falcon(Family):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """FalconAttention.forward with the `registered` function in place of its own scores."""
+        """FalconAttention.forward with the registry's function in place of its own scores."""
         by_head = module._split_heads(module.query_key_value(hidden_BSC))
         q_BHSD, k_BGSD, v_BGSD = (x_BSHD.transpose(1, 2) for x_BSHD in by_head)
-        if module.new_decoder_architecture:  # its _split_heads repeats key heads: each once again
-            group = module.num_heads // module.num_kv_heads
-            k_BGSD = k_BGSD[:, ::group]
-            v_BGSD = v_BGSD[:, ::group]
+        if module.new_decoder_architecture:
+            # Its _split_heads repeats a key head for the heads of its group: once is enough.
+            group_size = module.num_heads // module.num_kv_heads
+            k_BGSD = k_BGSD[:, ::group_size]
+            v_BGSD = v_BGSD[:, ::group_size]
         if not self.has_alibi:
-            turn = code_of(module).apply_rotary_pos_emb
-            q_BHSD, k_BGSD = turn(q_BHSD, k_BGSD, *position_embeddings)
-        y_BSC = attended(
-            registered,
+            apply_rotary = python_module_of(module).apply_rotary_pos_emb
+            q_BHSD, k_BGSD = apply_rotary(q_BHSD, k_BGSD, *position_embeddings)
+        y_BSC = attention_outputs(
+            function_name,
             module,
             (q_BHSD, k_BGSD, v_BGSD),
             layer_past,
@@ -83,11 +86,12 @@ class Falcon(Family):
         return module.dense(y_BSC), None
 
     @contextmanager
-    def in_place(self, registered: str) -> Iterator[None]:
-        uses_alibi = self.decoder.use_alibi
-        self.decoder.use_alibi = False  # biases would otherwise be written into the mask
+    def through_registry(self, function_name: str) -> Iterator[None]:
+        use_alibi_before = self.decoder.use_alibi
+        # The decoder would otherwise write the biases into the mask; the hook adds them.
+        self.decoder.use_alibi = False
         try:
-            with super().in_place(registered):
+            with super().through_registry(function_name):
                 yield
         finally:
-            self.decoder.use_alibi = uses_alibi
+            self.decoder.use_alibi = use_alibi_before

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.model.inplace.families.family import Family, attended, code_of
+from posbench.model.inplace.families.family import Family, attention_outputs, python_module_of
 
 BASE = 10000  # fixed in the code of both families
-EXACT = 1e-5  # largest difference of a table in float32
-ROUNDED = 1e-2  # in 16 bits
+FLOAT32_TOLERANCE = 1e-5  # largest difference of a table in float32
+ROUNDED_TOLERANCE = 1e-2  # in 16 bits
 
 
-class Table(nn.Module):
+class RotaryTable(nn.Module):
     """Rotary module of the frequencies of `table_NR`: N positions, R / 2 sines and then as many
     cosines.
 
@@ -34,7 +34,11 @@ class Table(nn.Module):
         cos_1NF, sin_1NF = self(table_NR.float(), position_1N)
         computed_NR = torch.cat((sin_1NF, cos_1NF), dim=-1)[0]
         difference = float((computed_NR - table_NR).abs().max())
-        allowed = EXACT if table_NR.dtype in (torch.float32, torch.float64) else ROUNDED
+        allowed = (
+            FLOAT32_TOLERANCE
+            if table_NR.dtype in (torch.float32, torch.float64)
+            else ROUNDED_TOLERANCE
+        )
         if not difference <= allowed:  # also true of NaN
             raise ConfigError(
                 f"The table of sines and cosines of this model differs by {difference:.1e} from the"
@@ -55,11 +59,11 @@ class GptJ(Family):
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
-        self.comparable = len(modules[0].embed_positions)
-        self.table = Table(modules[0].embed_positions)
-        self.rotary = [self.table]
+        self.longest_exact_text = len(modules[0].embed_positions)
+        self.rotary_table = RotaryTable(modules[0].embed_positions)
+        self.rotary_modules = [self.rotary_table]
 
-    def projected(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def projected_qkv(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of each head: [B, S, H, D]."""
         return tuple(
             projection(hidden_BSC).unflatten(-1, (module.num_attention_heads, module.head_dim))
@@ -68,7 +72,7 @@ class GptJ(Family):
 
     def forward(
         self,
-        registered: str,
+        function_name: str,
         module: nn.Module,
         hidden_states: Tensor,
         attention_mask: object = None,
@@ -77,13 +81,16 @@ class GptJ(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """The module's forward with the `registered` function in place of its own scores."""
-        q_BSHD, k_BSHD, v_BSHD = self.projected(module, hidden_states)
-        cos_BSF, sin_BSF = self.table(hidden_states, position_ids)
-        turn = code_of(module).apply_rotary_pos_emb
-        q_BSHD, k_BSHD = (_turned(x_BSHD, sin_BSF, cos_BSF, turn) for x_BSHD in (q_BSHD, k_BSHD))
-        y_BSC = attended(
-            registered,
+        """The module's forward with the registry's function in place of its own scores."""
+        q_BSHD, k_BSHD, v_BSHD = self.projected_qkv(module, hidden_states)
+        cos_BSF, sin_BSF = self.rotary_table(hidden_states, position_ids)
+        apply_rotary = python_module_of(module).apply_rotary_pos_emb
+        q_BSHD, k_BSHD = (
+            _with_turned_channels(x_BSHD, sin_BSF, cos_BSF, apply_rotary)
+            for x_BSHD in (q_BSHD, k_BSHD)
+        )
+        y_BSC = attention_outputs(
+            function_name,
             module,
             tuple(x_BSHD.transpose(1, 2) for x_BSHD in (q_BSHD, k_BSHD, v_BSHD)),
             layer_past,
@@ -101,17 +108,19 @@ class CodeGen(GptJ):
     """
 
     name = "CodeGen"
-    SHARES = 4
+    SHARES = 4  # of the heads in a projection, as its checkpoints are laid out
 
-    def projected(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def projected_qkv(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shares_BSMX = module.qkv_proj(hidden_BSC).unflatten(-1, (self.SHARES, -1))
         q_BSMX, v_BSMX, k_BSMX = shares_BSMX.chunk(3, dim=-1)
         in_order = (q_BSMX, k_BSMX, v_BSMX)
         return tuple(x_BSMX.flatten(2).unflatten(-1, (-1, module.head_dim)) for x_BSMX in in_order)
 
 
-def _turned(x_BSHD: Tensor, sin_BSF: Tensor, cos_BSF: Tensor, turn: Callable) -> Tensor:
-    """x with its first 2 F channels turned by a family's own code."""
-    channels = 2 * cos_BSF.shape[-1]
-    first, others = x_BSHD.tensor_split([channels], dim=-1)
-    return torch.cat((turn(first, sin_BSF, cos_BSF), others), dim=-1)
+def _with_turned_channels(
+    x_BSHD: Tensor, sin_BSF: Tensor, cos_BSF: Tensor, apply_rotary: Callable
+) -> Tensor:
+    """Queries or keys with their first 2 F channels turned by a family's own `apply_rotary`."""
+    n_turned = 2 * cos_BSF.shape[-1]
+    turned, unturned = x_BSHD.tensor_split([n_turned], dim=-1)
+    return torch.cat((apply_rotary(turned, sin_BSF, cos_BSF), unturned), dim=-1)

@@ -7,7 +7,7 @@ MosaicML 2023, mosaicml/mpt-7b. transformers passes over `alibi`, `alibi_bias_ma
 from torch import Tensor, nn
 
 from posbench.encodings.as_trained import Sloped
-from posbench.model.inplace.families.family import Family, attended
+from posbench.model.inplace.families.family import Family, attention_outputs
 from posbench.position.geometry import Shape
 
 
@@ -18,7 +18,7 @@ class Mpt(Family):
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
-        self.comparable = model.config.max_seq_len
+        self.longest_exact_text = model.config.max_seq_len
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         bias_H1T = model.base_model.build_mpt_alibi_tensor(shape.n_head, 2, device=model.device)
@@ -26,7 +26,7 @@ class Mpt(Family):
 
     def forward(
         self,
-        registered: str,
+        function_name: str,
         module: nn.Module,
         hidden_BSC: Tensor,
         attention_mask: object = None,
@@ -34,7 +34,7 @@ class Mpt(Family):
         output_attentions: bool | None = None,
         **unused: object,
     ) -> tuple[Tensor, None]:
-        """MptAttention.forward with the `registered` function in place of its own scores."""
+        """MptAttention.forward with the registry's function in place of its own scores."""
         mixed_BSX = module.Wqkv(hidden_BSC)
         if module.clip_qkv:
             mixed_BSX = mixed_BSX.clamp(min=-module.clip_qkv, max=module.clip_qkv)
@@ -42,8 +42,8 @@ class Mpt(Family):
             x_BSC.unflatten(-1, (module.n_heads, -1)) for x_BSC in mixed_BSX.chunk(3, dim=-1)
         )
         qkv = tuple(x_BSHD.transpose(1, 2) for x_BSHD in by_head)
-        y_BSC = attended(
-            registered,
+        y_BSC = attention_outputs(
+            function_name,
             module,
             qkv,
             past_key_values,
