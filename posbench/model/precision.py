@@ -18,15 +18,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Tokens up to which a CPU attends by causal.py or `rows`: pieces of `chunked_sdpa` are no faster
-# there. Beyond them torch's kernel in bf16 takes 0.3 to 0.65 of its time in float32 with AMX (heads
-# 128 to 32 wide).
-SHORT = 1024
-PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")}
-MADE_OF_THEM = {getattr(torch.ops.aten, name).default for name in ("linear", "matmul", "einsum")}
+# Tokens up to which a CPU attends by causal.py or `attend_by_blocks`: pieces of `chunked_sdpa` are
+# no faster there. Beyond them torch's kernel in bf16 takes 0.3 to 0.65 of its time in float32 with
+# AMX (heads 128 to 32 wide).
+LONGEST_UNCHUNKED = 1024
+MATRIX_PRODUCTS = {
+    getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")
+}
+COMPOSED_PRODUCTS = {
+    getattr(torch.ops.aten, name).default for name in ("linear", "matmul", "einsum")
+}
 
 
-class Widened(TorchDispatchMode):
+class Float32Products(TorchDispatchMode):
     """Mode that multiplies in float32 and rounds the result to bf16 once, as bf16 instructions do,
     which also sum in float32.
     """
@@ -35,10 +39,14 @@ class Widened(TorchDispatchMode):
         self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
         kwargs = kwargs or {}
-        if func in PRODUCTS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
+        if (
+            func in MATRIX_PRODUCTS
+            and args[0].dtype == torch.bfloat16
+            and args[0].device.type == "cpu"
+        ):
             wide_args = [arg.float() if isinstance(arg, Tensor) else arg for arg in args]
             return func(*wide_args, **kwargs).bfloat16()
-        if func in MADE_OF_THEM:
+        if func in COMPOSED_PRODUCTS:
             # In inference mode these are not decomposed before they arrive here; their products
             # arrive then.
             with self:
@@ -46,7 +54,7 @@ class Widened(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class Float32(TorchFunctionMode):
+class MuonInFloat32(TorchFunctionMode):
     """Mode in which Muon, which rounds to bf16 whatever it is given, stays in float32."""
 
     def __torch_function__(
@@ -58,28 +66,28 @@ class Float32(TorchFunctionMode):
 
 
 @functools.cache
-def native() -> bool:
+def has_bf16_products() -> bool:
     """True if this CPU has bf16 instructions, by torch's own test (AVX-512 on x86)."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def slow(device: torch.device | str, dtype: str) -> bool:
+def lacks_bf16_products(device: torch.device | str, dtype: str) -> bool:
     """True if `dtype` is bf16 and `device` is a CPU that multiplies it in float32."""
-    return dtype == "bf16" and torch.device(device).type == "cpu" and not native()
+    return dtype == "bf16" and torch.device(device).type == "cpu" and not has_bf16_products()
 
 
-def products(device: torch.device | str, dtype: str) -> AbstractContextManager:
+def bf16_products(device: torch.device | str, dtype: str) -> AbstractContextManager:
     """Context for bf16 products outside autocast, in the backward pass."""
-    return Widened() if slow(device, dtype) else contextlib.nullcontext()
+    return Float32Products() if lacks_bf16_products(device, dtype) else contextlib.nullcontext()
 
 
-def muon(device: torch.device | str, dtype: str) -> AbstractContextManager:
+def muon_precision(device: torch.device | str, dtype: str) -> AbstractContextManager:
     """Context for Muon, which uses bf16 whatever the model's dtype; on a CPU without bf16 float32
     if that is the model's dtype.
     """
-    if dtype == "fp32" and slow(device, "bf16"):
-        return Float32()
-    return products(device, "bf16")
+    if dtype == "fp32" and lacks_bf16_products(device, "bf16"):
+        return MuonInFloat32()
+    return bf16_products(device, "bf16")
 
 
 @contextmanager
@@ -94,12 +102,12 @@ def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
     # graph), and each weight is used once in a pass anyway.
     with (
         torch.autocast(kind, torch.bfloat16, enabled=dtype == "bf16", cache_enabled=kind == "cpu"),
-        products(device, dtype),
+        bf16_products(device, dtype),
     ):
         yield
 
 
-def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
+def dtype_of_fused_kernel(v_BGTD: Tensor, gated: bool) -> torch.dtype:
     """Format of q, k and v in torch's fused kernel. v comes in the model's format; q and k come in
     float32.
     """
@@ -107,27 +115,32 @@ def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
         return torch.float32
     if v_BGTD.device.type != "cpu":
         return v_BGTD.dtype
-    # With gradients and up to SHORT tokens causal.py runs instead. With AVX-512 alone bf16 is no
-    # faster in torch's kernel.
+    # With gradients and up to LONGEST_UNCHUNKED tokens causal.py runs instead. With AVX-512 alone
+    # bf16 is no faster in torch's kernel.
     fast = (
         v_BGTD.dtype == torch.bfloat16
         and not torch.is_grad_enabled()
-        and v_BGTD.shape[2] > SHORT
-        and amx()
+        and v_BGTD.shape[2] > LONGEST_UNCHUNKED
+        and has_amx()
     )
     return torch.bfloat16 if fast else torch.float32
 
 
-def of_values(v_BGTD: Tensor, gated: bool = False) -> torch.dtype:
+def dtype_of_values(v_BGTD: Tensor, gated: bool = False) -> torch.dtype:
     """Format in which posbench's own kernels multiply weights and values: bf16 on a CPU that does,
     if v comes in it; else float32.
     """
-    fast = v_BGTD.dtype == torch.bfloat16 and v_BGTD.device.type == "cpu" and not gated and native()
+    fast = (
+        v_BGTD.dtype == torch.bfloat16
+        and v_BGTD.device.type == "cpu"
+        and not gated
+        and has_bf16_products()
+    )
     return torch.bfloat16 if fast else torch.float32
 
 
 @functools.cache
-def amx() -> bool:
+def has_amx() -> bool:
     """True if this CPU multiplies tiles of bf16 and torch lets it: the fused kernel in bf16 fails
     if ATEN_CPU_CAPABILITY says AVX2.
     """

@@ -3,7 +3,7 @@
 So a method's file contains only its own behaviour.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N
-rows of a learned table; S queries and K keys of a block of the kernel `rows`."""
+rows of a learned table; S queries and K keys of a block of `attend_by_blocks`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

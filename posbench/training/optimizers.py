@@ -63,7 +63,7 @@ def orthogonal(
     """Each matrix with its singular values near 1, by steps of Newton and Schulz in bf16: [M, R,
     C].
 
-    The method `bfloat16` is what posbench.model.precision.Float32 replaces.
+    The method `bfloat16` is what posbench.model.precision.MuonInFloat32 replaces.
     """
     a, b, c = coefficients
     tall = x_MRC.shape[1] > x_MRC.shape[2]

@@ -20,7 +20,7 @@ from posbench.data import Corpus
 from posbench.data.batches import Batches, MixedBatches, batches
 from posbench.data.task import IGNORED
 from posbench.model import precision as bf16
-from posbench.model.kernels.flex import compiled
+from posbench.model.kernels.flex import compiled_for_each_shape
 from posbench.runs.directory import Run
 from posbench.training import checkpoint, graph
 from posbench.training import optimizers as optim
@@ -297,7 +297,7 @@ class Trainer:
         loss = self.world.sum_gradients(self.model.parameters(), loss)
         norm = self._clip_gradients()
         for optimizer in self.optimizers:
-            with bf16.muon(self.device, self.config.dtype):
+            with bf16.muon_precision(self.device, self.config.dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return loss, norm
@@ -317,7 +317,7 @@ class Trainer:
         losses = []
         for (part_BT, part_targets_BT), share in zip(parts, shares, strict=True):
             loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * share
-            with bf16.products(self.device, self.config.dtype):
+            with bf16.bf16_products(self.device, self.config.dtype):
                 loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
@@ -383,12 +383,12 @@ class Trainer:
         runs on the first batch, and any exception counts as a failure to compile. One with another
         cause is raised again by the first step."""
         try:
-            if bf16.slow(self.device, self.config.dtype):
+            if bf16.lacks_bf16_products(self.device, self.config.dtype):
                 raise RuntimeError(
                     "this CPU multiplies bf16 numbers as float32, which cannot be compiled;"
                     " train.dtype=fp32 can"
                 )
-            self.loss = compiled(self.model.loss)
+            self.loss = compiled_for_each_shape(self.model.loss)
             inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
             shares = self._target_shares(targets_BT)
             self._backward(inputs_BT.to(self.device), targets_BT.to(self.device), shares)

@@ -19,7 +19,7 @@ from posbench.extensions.none import NoExtension
 from posbench.model.build import make_model
 from posbench.model.kernels import blocks, chunked_sdpa, flex
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.effect import same_prefix
 from posbench.position.geometry import Span
 from posbench.position.interfaces import ScaleAttention
@@ -83,9 +83,9 @@ def scale_of(kind: type[Adaptive], **shape) -> Adaptive:
 @pytest.mark.parametrize("kind", [Adaptive, Asentmax])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_kernels_and_their_gradients_equal_the_formula(kind, pair, monkeypatch):
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
-    monkeypatch.setitem(blocks.MASKED, "cpu", 7)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
+    monkeypatch.setitem(blocks.BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setitem(blocks.MASKED_BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
     encoding, extension, _ = make_triple(*pair, "none")
     scale = scale_of(kind)
     layer = make_plan(encoding, extension, length=LONG, trained_scale=scale).layers[1]
@@ -110,10 +110,10 @@ def test_kernels_and_their_gradients_equal_the_formula(kind, pair, monkeypatch):
     random = torch.Generator().manual_seed(1)
     weigh = torch.randn(expected.shape, generator=random, dtype=torch.float64)
     wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, map_JC])
-    can_fuse = kernels.fusible(layer)
-    assert kind is Adaptive or not (can_fuse or flex.possible(layer))
+    can_fuse = kernels.can_fuse(layer)
+    assert kind is Adaptive or not (can_fuse or flex.can_flex(layer))
     assert kind is Adaptive or not chunked_sdpa.can_chunk(layer, 0)
-    for kernel in [rows, kernels.fused] if can_fuse else [rows]:
+    for kernel in [attend_by_blocks, kernels.attend_fused] if can_fuse else [attend_by_blocks]:
         found = [leaf.clone().requires_grad_() for leaf in leaves]
         y = attend_in(kernel, layer, *found, x)
         torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=5e-5)

@@ -31,7 +31,7 @@ class Slow(TorchDispatchMode):
         self.found = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func in bf16.PRODUCTS | bf16.MADE_OF_THEM:
+        if func in bf16.MATRIX_PRODUCTS | bf16.COMPOSED_PRODUCTS:
             given = args[1] if func is torch.ops.aten.einsum.default else args
             self.found += [func] * any(
                 isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16 for one in given
@@ -41,7 +41,7 @@ class Slow(TorchDispatchMode):
 
 @pytest.fixture
 def without(monkeypatch):
-    monkeypatch.setattr(bf16, "native", lambda: False)
+    monkeypatch.setattr(bf16, "has_bf16_products", lambda: False)
 
 
 def test_products_are_those_of_the_rounded_numbers_rounded_once():
@@ -51,7 +51,7 @@ def test_products_are_those_of_the_rounded_numbers_rounded_once():
         torch.randn(70, 17).bfloat16(),
         torch.randn(33, 17).bfloat16(),
     )
-    with bf16.Widened():
+    with bf16.Float32Products():
         product, added = a_MK @ b_KN, torch.addmm(c_MN, a_MK, b_KN, beta=-2.0, alpha=0.5)
         batched, based = (
             torch.bmm(a_MK[None], b_KN[None])[0],
@@ -72,7 +72,7 @@ def test_products_are_those_of_the_rounded_numbers_rounded_once():
 
 def test_what_is_no_product_of_bf16_passes():
     x = torch.randn(5, 5)
-    with bf16.Widened():
+    with bf16.Float32Products():
         assert torch.equal(x @ x, torch.mm(x, x)) and (x.bfloat16() + 1).dtype == torch.bfloat16
         y = x.double().requires_grad_()
         (y @ y).sum().backward()
@@ -89,9 +89,9 @@ def test_no_product_of_a_training_step_is_left_to_the_slow_kernels(without, dtyp
             y = layer(torch.randn(8, 24))
             loss = (y.float() ** 2).mean()
         assert (y.dtype == torch.bfloat16) is wide
-        with bf16.products("cpu", dtype):
+        with bf16.bf16_products("cpu", dtype):
             loss.backward()
-        with bf16.muon("cpu", dtype):
+        with bf16.muon_precision("cpu", dtype):
             muon.step()
         assert slow.found == []
         torch.randn(2, 2).bfloat16() @ torch.randn(2, 2).bfloat16()
@@ -99,11 +99,11 @@ def test_no_product_of_a_training_step_is_left_to_the_slow_kernels(without, dtyp
 
 
 def test_where_the_cpu_multiplies_nothing_comes_between(monkeypatch):
-    monkeypatch.setattr(bf16, "native", lambda: True)
+    monkeypatch.setattr(bf16, "has_bf16_products", lambda: True)
     with (
         bf16.autocast("cpu", "bf16"),
-        bf16.products("cpu", "bf16"),
-        bf16.muon("cpu", "fp32"),
+        bf16.bf16_products("cpu", "bf16"),
+        bf16.muon_precision("cpu", "fp32"),
         Slow() as slow,
     ):
         torch.randn(3, 3) @ torch.randn(3, 3)
@@ -133,7 +133,7 @@ def test_muon_stays_in_float32_with_a_model_that_does_where_the_cpu_has_no_bf16(
     rounding.
     """
     for dtype, most, least in (("fp32", 1e-5, 0.0), ("bf16", 0.1, 1e-3)):
-        weight_NN = stepped(bf16.muon("cpu", dtype), 0.5)
+        weight_NN = stepped(bf16.muon_precision("cpu", dtype), 0.5)
         rounding = float((weight_NN - torch.diag(weight_NN.diag())).abs().max())
         assert least <= rounding < most and float(weight_NN.diag().abs().min()) > 0.3, (
             dtype,
@@ -142,9 +142,9 @@ def test_muon_stays_in_float32_with_a_model_that_does_where_the_cpu_has_no_bf16(
 
 
 def test_muon_is_torchs_own_where_the_cpu_has_bf16(monkeypatch):
-    monkeypatch.setattr(bf16, "native", lambda: True)
+    monkeypatch.setattr(bf16, "has_bf16_products", lambda: True)
     assert torch.equal(
-        stepped(bf16.muon("cpu", "fp32"), 0.5), stepped(contextlib.nullcontext(), 0.5)
+        stepped(bf16.muon_precision("cpu", "fp32"), 0.5), stepped(contextlib.nullcontext(), 0.5)
     )
 
 

@@ -9,7 +9,7 @@ from bias_models import LONG, SHAPE, VARIANTS, inputs, randomised
 from conftest import TRAIN_LEN, choices, make_triple
 
 from posbench.model.kernels import blocks
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.geometry import Bias
 from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
@@ -26,8 +26,8 @@ DEFINED = [
 def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(
     variant, extension, monkeypatch
 ):
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
+    monkeypatch.setitem(blocks.BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
     # The oracle reads learned numbers without a gradient; here it has one.
     monkeypatch.setattr(
         dense.Case, "parameter", lambda case, name: case.module.get_parameter(name).double()
@@ -40,7 +40,7 @@ def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(
     expected = dense.attention(
         name, extension, scale_name, encoding, *wide, torch.zeros(LONG, 32), TRAIN_LEN, layer=1
     )
-    found = rows(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
+    found = attend_by_blocks(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
     weigh = torch.randn(
         expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
@@ -83,13 +83,13 @@ def test_an_encoding_declares_its_bias_by_the_hooks_that_it_defines(name):
 @pytest.mark.parametrize(
     ("triple", "evaluated", "trained"),
     [
-        (("alibi", "window", "none"), "Masked", "Weighted"),
-        (("t5", "none", "none"), "Masked", "Weighted"),
-        (("fox", "none", "none"), "Masked", "Weighted"),
-        (("rope", "rerope", "none"), "Weighted", "Weighted"),
-        (("rope", "none", "scale_invariant"), "Weighted", "Weighted"),
-        (("dape", "window", "none"), "Weighted", "Weighted"),
-        (("cope", "none", "none"), "Weighted", "Weighted"),
+        (("alibi", "window", "none"), "MaskedBlock", "WeightedBlock"),
+        (("t5", "none", "none"), "MaskedBlock", "WeightedBlock"),
+        (("fox", "none", "none"), "MaskedBlock", "WeightedBlock"),
+        (("rope", "rerope", "none"), "WeightedBlock", "WeightedBlock"),
+        (("rope", "none", "scale_invariant"), "WeightedBlock", "WeightedBlock"),
+        (("dape", "window", "none"), "WeightedBlock", "WeightedBlock"),
+        (("cope", "none", "none"), "WeightedBlock", "WeightedBlock"),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, tuple) else part,
 )
@@ -98,7 +98,7 @@ def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(
 ):
     encoding, extension, scale = make_triple(*triple)
     layer, ran = make_plan(encoding, extension, scale, length=LONG).layers[0], []
-    for kind in (blocks.Masked, blocks.Weighted):
+    for kind in (blocks.MaskedBlock, blocks.WeightedBlock):
         monkeypatch.setattr(
             kind,
             "__call__",
@@ -108,8 +108,8 @@ def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(
         )
     qkv = inputs(LONG)
     with torch.no_grad():
-        rows(layer, *qkv)
-    rows(layer, *(t.requires_grad_() for t in qkv))
+        attend_by_blocks(layer, *qkv)
+    attend_by_blocks(layer, *(t.requires_grad_() for t in qkv))
     assert ran == [evaluated, trained]
 
 
@@ -118,7 +118,7 @@ def test_gradients_are_finite_from_the_first_token_on_and_for_large_scores(varia
     for length, spread in ((1, 1.0), (40, 30.0)):
         encoding = VARIANTS[variant]()
         qkv = [t.requires_grad_() for t in inputs(length, spread=spread)]
-        found = rows(make_plan(encoding, length=length).layers[0], *qkv)
+        found = attend_by_blocks(make_plan(encoding, length=length).layers[0], *qkv)
         assert found.isfinite().all()
         leaves = [*qkv, *encoding.parameters()]
         grads = torch.autograd.grad(found.square().sum(), leaves, allow_unused=True)

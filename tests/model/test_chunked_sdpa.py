@@ -1,5 +1,5 @@
-"""Bands in pieces: the pieces hold each pair once, equal the dense oracle and `rows`, run where
-they should, and take linear memory.
+"""Bands in pieces: the pieces hold each pair once, equal the dense oracle and `attend_by_blocks`,
+run where they should, and take linear memory.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from measures import attention_inputs
 from posbench.encodings.rope import Rope
 from posbench.model import precision
 from posbench.model.kernels import chunked_sdpa, dispatch
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make_method
 from posbench.position.legality import fed_length
@@ -29,11 +29,18 @@ PAIRS = [
     if pair[1] != DRAWN
     and fed_length(make_method(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG
 ]
+SIZE_NAMES = (
+    "MOST_PIECE_QUERIES",
+    "TRIANGLE_STEP",
+    "WIDEST_MASKED_INTERVAL",
+    "MASKED_PIECE_QUERIES",
+)
+# Of SIZE_NAMES, for short texts.
 SIZES = {
     "many": (7, 2, 3, 2),
     "wide": (20, 4, 5, 3),
     "narrow": (20, 4, 99, 6),
-}  # ROWS, STEP, NARROW, MASKED for short texts
+}
 BANDED = (
     "rerope",
     "leaky_rerope",
@@ -49,7 +56,7 @@ BANDED = (
 
 
 def resize(monkeypatch, sizes: tuple[int, ...]) -> None:
-    for name, size in zip(("ROWS", "STEP", "NARROW", "MASKED"), sizes, strict=True):
+    for name, size in zip(SIZE_NAMES, sizes, strict=True):
         monkeypatch.setattr(chunked_sdpa, name, size)
 
 
@@ -58,31 +65,35 @@ def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_L
     return make_plan(encoding, extension, scale, length=length).layers[0]
 
 
-def each(one: chunked_sdpa.Series) -> list[chunked_sdpa.Series]:
+def each(one: chunked_sdpa.PieceSeries) -> list[chunked_sdpa.PieceSeries]:
     """Pieces of a series."""
     return [
         replace(
-            one, start=one.start + n * one.row_step, first=one.first + n * one.key_step, count=1
+            one,
+            first_query=one.first_query + n * one.query_step,
+            first_key=one.first_key + n * one.key_step,
+            n_pieces=1,
         )
-        for n in range(one.count)
+        for n in range(one.n_pieces)
     ]
 
 
-def pairs(found: list[chunked_sdpa.Series], length: int) -> torch.Tensor:
+def pairs(found: list[chunked_sdpa.PieceSeries], length: int) -> torch.Tensor:
     """Number of pieces that hold each pair: [T, T]."""
     held_TT = torch.zeros(length, length, dtype=torch.long)
     for piece in found:
-        row_S, key_K = torch.arange(piece.rows)[:, None], torch.arange(piece.keys)
+        row_S, key_K = torch.arange(piece.n_queries)[:, None], torch.arange(piece.n_keys)
         after, before = piece.kind in ("lower", "diagonal"), piece.kind in ("upper", "diagonal")
         seen = (
-            (key_K <= row_S + piece.keys - piece.rows)
+            (key_K <= row_S + piece.n_keys - piece.n_queries)
             if after
-            else torch.ones(piece.rows, piece.keys, dtype=torch.bool)
+            else torch.ones(piece.n_queries, piece.n_keys, dtype=torch.bool)
         )
         seen = seen & (key_K >= row_S) if before else seen
-        held_TT[piece.start : piece.start + piece.rows, piece.first : piece.first + piece.keys] += (
-            seen
-        )
+        held_TT[
+            piece.first_query : piece.first_query + piece.n_queries,
+            piece.first_key : piece.first_key + piece.n_keys,
+        ] += seen
     return held_TT
 
 
@@ -99,11 +110,16 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
                     & (index_T <= band.last_T[:, None])
                     & (index_T[:, None] >= first)
                 )
-                found = chunked_sdpa.cut_band(band.first_T, band.last_T, first)
+                found = chunked_sdpa.pieces_of_band(band.first_T, band.last_T, first)
                 assert torch.equal(pairs(found, length), wanted.long())
                 assert torch.equal(
                     pairs(
-                        [piece for one in chunked_sdpa.joined(found) for piece in each(one)], length
+                        [
+                            piece
+                            for one in chunked_sdpa.joined_into_series(found)
+                            for piece in each(one)
+                        ],
+                        length,
                     ),
                     wanted.long(),
                 )
@@ -112,7 +128,7 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
 def test_intervals_without_long_runs_are_left_to_rows():
     random, index_T = torch.Generator().manual_seed(0), torch.arange(2000)
     assert (
-        chunked_sdpa.cut_band(
+        chunked_sdpa.pieces_of_band(
             torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0
         )
         is None
@@ -156,7 +172,7 @@ def test_long_texts_equal_rows(extension, train_len):
     layer = layer_of(("rope", extension, "log_n"), length, train_len)
     (q, k, v), _ = attention_inputs(layer.encoding, length)
     q, k, v = (torch.cat((t, t.flip(2))) for t in (q, k, v))
-    wanted = rows(layer, q, k, v)
+    wanted = attend_by_blocks(layer, q, k, v)
     for first in (0, 1300, length - 3):
         found = chunked_sdpa.chunked_sdpa(layer, q, k, v, first)
         assert (found - wanted[:, :, first:]).norm() < 2e-6 * wanted[:, :, first:].norm()
@@ -170,7 +186,7 @@ def test_long_texts_equal_rows(extension, train_len):
 )
 @torch.no_grad()
 def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
-    monkeypatch.setattr(precision, "amx", lambda: True)
+    monkeypatch.setattr(precision, "has_amx", lambda: True)
     layer = layer_of((*pair, "none"), 2500, 1200)
     (q, k, v), _ = attention_inputs(layer.encoding, 2500)
     wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16().float())
@@ -187,30 +203,34 @@ def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
     (q, k, v), _ = attention_inputs(layer.encoding, 1500)
     wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v)
     assert len(told) > 5 and told == sorted(told) and 0 < told[0] < told[-1] < 1
-    monkeypatch.setattr(chunked_sdpa, "CALL", 1000)
+    monkeypatch.setattr(chunked_sdpa, "PAIRS_PER_CALL", 1000)
     torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v), wanted, rtol=0, atol=2e-6)
 
 
 CHOSEN = {
     "bands": (("rope", "rerope", "none"), {}, "chunked_sdpa"),
     "a window": (("alibi", "window", "none"), {}, "chunked_sdpa"),
-    "random keys": (("rope", DRAWN, "none"), {}, "rows"),
+    "random keys": (("rope", DRAWN, "none"), {}, "attend_by_blocks"),
     "the last queries": (("rope", "none", "none"), {"last": 9}, "chunked_sdpa"),
-    "the plain triangle": (("rope", "none", "none"), {}, "fused"),
-    "a short text": (("rope", "rerope", "none"), {"length": precision.SHORT}, "rows"),
-    "training": (("rope", "rerope", "none"), {"learns": True}, "rows"),
-    "gates": (("fox", "window", "none"), {}, "rows"),
-    "a bias by distance": (("t5", "window", "none"), {}, "rows"),
-    "whole rows": (("stick_breaking", "window", "none"), {}, "rows"),
-    "a scale by distance": (("rope", "window", "scale_invariant"), {}, "rows"),
+    "the plain triangle": (("rope", "none", "none"), {}, "attend_fused"),
+    "a short text": (
+        ("rope", "rerope", "none"),
+        {"length": precision.LONGEST_UNCHUNKED},
+        "attend_by_blocks",
+    ),
+    "training": (("rope", "rerope", "none"), {"learns": True}, "attend_by_blocks"),
+    "gates": (("fox", "window", "none"), {}, "attend_by_blocks"),
+    "a bias by distance": (("t5", "window", "none"), {}, "attend_by_blocks"),
+    "whole rows": (("stick_breaking", "window", "none"), {}, "attend_by_blocks"),
+    "a scale by distance": (("rope", "window", "scale_invariant"), {}, "attend_by_blocks"),
 }
 
 
 @pytest.mark.parametrize("case", CHOSEN)
 def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatch):
     triple, given, wanted = CHOSEN[case]
-    length, ran = given.get("length", precision.SHORT + 1), []
-    for name in ("fused", "chunked_sdpa", "rows"):
+    length, ran = given.get("length", precision.LONGEST_UNCHUNKED + 1), []
+    for name in ("attend_fused", "chunked_sdpa", "attend_by_blocks"):
         kernel = getattr(dispatch, name)
         monkeypatch.setattr(
             dispatch,
@@ -220,7 +240,7 @@ def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatc
     layer = layer_of(triple, length)
     leaves, x = attention_inputs(layer.encoding, length)
     with torch.set_grad_enabled(given.get("learns", False)):
-        dispatch.attend(layer, x, *leaves, last=given.get("last"))
+        dispatch.attend(layer, x, *leaves, n_last=given.get("last"))
     assert ran == [wanted]
 
 

@@ -1,5 +1,5 @@
-"""What only a real GPU shows: FlexAttention's compiled kernel beside `rows`, memory that grows with
-the length, a training that goes on.
+"""What only a real GPU shows: FlexAttention's compiled kernel beside `attend_by_blocks`, memory
+that grows with the length, a training that goes on.
 
 `make test-gpu` runs these and those of test_devices.py. Without a GPU nothing here is run.
 """
@@ -13,7 +13,7 @@ from test_devices import CORPUS
 
 from posbench.config.schema import TrainConfig
 from posbench.model.kernels import dispatch, flex
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.model.memory import tensor_mib
 from posbench.position.plan import make_plan, training_plan_maker
 from posbench.runs.directory import Run
@@ -55,12 +55,12 @@ def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
     encoding, extension, scale = make_triple(*triple, train_len=TRAIN_LEN)
     encoding = encoding.cuda()
     layer = make_plan(encoding, extension, scale, length=LENGTH, device="cuda").layers[0]
-    if not flex.possible(layer):
-        pytest.skip("`rows` runs it")
+    if not flex.can_flex(layer):
+        pytest.skip("`attend_by_blocks` runs it")
     q, k, v, x = inputs(encoding, LENGTH, dtype)
     found, wanted = (
-        attend_in(flex.flex, layer, q, k, v, x),
-        attend_in(rows, layer, q, k, v.float(), x),
+        attend_in(flex.attend_by_flex, layer, q, k, v, x),
+        attend_in(attend_by_blocks, layer, q, k, v.float(), x),
     )
     assert found.dtype == torch.float32 and not found.isnan().any()
     assert (found - wanted).norm() / wanted.norm() < DEVIATION[dtype]
@@ -81,7 +81,7 @@ def test_memory_grows_with_the_length_alone(pair, dtype):
                 lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"
             )
         )
-        assert flex.GIVEN_UP not in layer.bands[0].cache
+        assert flex.FAILED_BEFORE not in layer.bands[0].cache
     assert mib[1] < min(2.5 * mib[0], 4 * 8192**2 * 4 / 2**20)  # four heads of 8,192 x 8,192 scores
 
 

@@ -63,14 +63,14 @@ def gpu(request, monkeypatch):
     """A GPU with blocks of few queries, on which FlexAttention must not fail. A pretended one says
     what torch says of a real one.
     """
-    monkeypatch.setattr(flex, "give_up", _raise)
-    for name, size in (("BLOCK", 7), ("MASKED", 7)):
+    monkeypatch.setattr(flex, "leave_to_blocks", _raise)
+    for name, size in (("BLOCK_QUERIES", 7), ("MASKED_BLOCK_QUERIES", 7)):
         monkeypatch.setitem(getattr(blocks, name), "cuda", size)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
     if request.param == "real":
         yield "cuda"
         return
-    monkeypatch.setattr(flex, "_attention", lambda device: attention)
+    monkeypatch.setattr(flex, "_flex_attention", lambda device: attention)
     # It would compare the devices that tensors say they are on within torch's calls and outside.
     monkeypatch.setattr(
         blocks, "checkpoint", functools.partial(blocks.checkpoint, determinism_check="none")
@@ -137,7 +137,8 @@ def test_evaluations_stay_on_the_device_and_give_the_same_numbers(triple, gpu):
 
 
 def trained(encoding: str, trained_scale: str, device: str, optimizer: str = "muon") -> list[float]:
-    """Two steps, through `fused` or `rows`, then a validation; the losses of both."""
+    """Two steps, through `attend_fused` or `attend_by_blocks`, then a validation; the losses of
+    both."""
     trainer = trainer_on(device, encoding, trained_scale, steps=2, optimizer=optimizer)
     for _ in range(2):
         trainer.advance()

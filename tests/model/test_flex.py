@@ -1,8 +1,8 @@
 """FlexAttention's kernel as far as a CPU shows it: its block masks, how often these and compiled
 forms are made, what runs when it fails.
 
-That its results are those of `rows` is in test_methods.py. Tests import torch's compiler
-themselves: it takes a second."""
+That its results are those of `attend_by_blocks` is in test_methods.py. Tests import torch's
+compiler themselves: it takes a second."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from measures import attend_in, attention_inputs
 from posbench.extensions.random_keys import RandomKeys
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels import flex
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Extension
@@ -111,7 +111,7 @@ def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
     *leaves, x = (*attention_inputs(encoding, 48)[0], attention_inputs(encoding, 48)[1])
     with torch.no_grad():
         for layer in [*plan.layers, *plan.layers]:
-            attend_in(flex.flex, layer, *leaves, x)
+            attend_in(flex.attend_by_flex, layer, *leaves, x)
     assert len(plan.layers) == 2 and len(plan.layers[0].bands) == len(made) == 2
 
 
@@ -122,7 +122,10 @@ def test_keys_drawn_by_lot_are_those_of_rows(clamp):
     layer = make_plan(encoding, RandomKeys(clamp=clamp), length=150).layers[0]
     leaves, x = attention_inputs(encoding, 150)
     with torch.no_grad():
-        found, wanted = (attend_in(kernel, layer, *leaves, x) for kernel in (flex.flex, rows))
+        found, wanted = (
+            attend_in(kernel, layer, *leaves, x)
+            for kernel in (flex.attend_by_flex, attend_by_blocks)
+        )
     torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
 
 
@@ -130,13 +133,13 @@ def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     compiled = []
-    double = flex.compiled(
+    double = flex.compiled_for_each_shape(
         lambda x: x + x, backend=lambda graph, _: compiled.append(1) or graph.forward
     )
     for length in range(2, 22):
         assert double(torch.ones(length)).sum() == 2 * length
     assert len(compiled) == 20  # torch's own limit is 8
-    monkeypatch.setattr(flex, "SHAPES", 20)
+    monkeypatch.setattr(flex, "MOST_COMPILED_SHAPES", 20)
     with pytest.raises(FailOnRecompileLimitHit):
         double(torch.ones(30))
 
@@ -145,16 +148,17 @@ def test_what_is_asked_of_the_kernel_compiles_as_one_graph(monkeypatch):
     from torch.nn.attention.flex_attention import flex_attention
 
     graphs = []
-    one = flex.compiled(
+    one = flex.compiled_for_each_shape(
         flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward
     )
-    monkeypatch.setattr(flex, "_attention", lambda device: one)
+    monkeypatch.setattr(flex, "_flex_attention", lambda device: one)
     encoding, extension, scale = make_triple("fox_rope", "lm_infinite", "log_n")
     layer = make_plan(encoding, extension, scale, length=40).layers[0]
     leaves, x = attention_inputs(encoding, 40)
     with torch.no_grad():
         found, again, wanted = (
-            attend_in(kernel, layer, *leaves, x) for kernel in (flex.flex, flex.flex, rows)
+            attend_in(kernel, layer, *leaves, x)
+            for kernel in (flex.attend_by_flex, flex.attend_by_flex, attend_by_blocks)
         )
     torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
     assert (
@@ -173,7 +177,7 @@ class OnCuda(torch.Tensor):
     [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such compiler")],
     ids=["memory", "compiler"],
 )
-def test_rows_runs_where_flex_fails_and_it_is_not_tried_again_with_that_plan(
+def test_blocks_run_where_flex_fails_and_it_is_not_tried_again_with_that_plan(
     error, monkeypatch, capsys
 ):
     tried = []
@@ -182,13 +186,13 @@ def test_rows_runs_where_flex_fails_and_it_is_not_tried_again_with_that_plan(
         tried.append(1)
         raise error
 
-    monkeypatch.setattr(flex, "flex", fail)
-    flex._warn.cache_clear()
+    monkeypatch.setattr(flex, "attend_by_flex", fail)
+    flex._print_failure_once.cache_clear()
     encoding, extension, scale = make_triple("rope", "rerope", "none")
     plans = [make_plan(encoding, extension, scale, length=48) for _ in range(2)]
     (q, k, v), x = attention_inputs(encoding, 48)
     with torch.no_grad():
-        wanted = attend_in(rows, plans[0].layers[0], q, k, v, x)
+        wanted = attend_in(attend_by_blocks, plans[0].layers[0], q, k, v, x)
         for layer in [*plans[0].layers, *plans[1].layers]:
             assert torch.equal(
                 kernels.attend(layer, x, q, k, v.as_subclass(OnCuda)).as_subclass(torch.Tensor),

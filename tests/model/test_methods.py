@@ -19,7 +19,7 @@ from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.instantiate import make_method
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
@@ -67,9 +67,9 @@ ORACLE = with_attention([triple for triple in TRIPLES if triple[1] in WHOLE])
 def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch):
     from torch.nn.attention import flex_attention  # a second that collecting need not spend
 
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
-    monkeypatch.setitem(blocks.MASKED, "cpu", 7)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
+    monkeypatch.setitem(blocks.BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setitem(blocks.MASKED_BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
     if triple[1] != "none" and triple[2] == "none":
         # Tracing takes most of a second, and an extension adds no rule to trace: those of its
         # encoding are traced without it.
@@ -90,7 +90,11 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
         repeated = [t.repeat_interleave(4 // t.shape[0], dim=0) for t in wide]
         expected = dense.attention(*triple, layer.encoding, *repeated, x[0].double(), TRAIN_LEN)
         with torch.no_grad():
-            for kernel in [rows, flex.flex] if flex.possible(layer) and length == w + 1 else [rows]:
+            for kernel in (
+                [attend_by_blocks, flex.attend_by_flex]
+                if flex.can_flex(layer) and length == w + 1
+                else [attend_by_blocks]
+            ):
                 torch.testing.assert_close(
                     attend_in(kernel, layer, *leaves, x)[0].double(),
                     expected.detach(),
@@ -103,7 +107,11 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
             expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
         )
         wanted = torch.autograd.grad((expected * weigh).sum(), wide)
-        for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
+        for kernel in (
+            [attend_by_blocks, kernels.attend_fused]
+            if kernels.can_fuse(layer)
+            else [attend_by_blocks]
+        ):
             found = [t.clone().requires_grad_() for t in leaves]
             y = attend_in(kernel, layer, *found, x)
             torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)

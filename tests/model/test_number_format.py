@@ -13,7 +13,7 @@ from posbench.model.kernels import causal, dispatch
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
-LONG = precision.SHORT + 1
+LONG = precision.LONGEST_UNCHUNKED + 1
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
         ("rope", LONG - 1, torch.bfloat16, True, False, None),
         ("rope", LONG, torch.float32, True, False, torch.float32),
         ("rope", LONG, torch.bfloat16, False, False, None),
-        ("rope", causal.LONGEST + 1, torch.bfloat16, False, False, torch.float32),
+        ("rope", causal.LONGEST_IN_BF16 + 1, torch.bfloat16, False, False, torch.float32),
         ("rope", LONG, torch.bfloat16, True, True, None),
         ("rope", LONG, torch.float32, True, True, None),
         ("fox", LONG, torch.bfloat16, True, False, torch.float32),
@@ -65,8 +65,8 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
 def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(
     encoding, length, dtype, amx, learns, wanted, formats, monkeypatch
 ):
-    monkeypatch.setattr(precision, "amx", lambda: amx)
-    monkeypatch.setattr(precision, "native", lambda: True)
+    monkeypatch.setattr(precision, "has_amx", lambda: amx)
+    monkeypatch.setattr(precision, "has_bf16_products", lambda: True)
     with torch.set_grad_enabled(learns):
         assert attended(encoding, length, dtype).dtype == dtype
     assert set(formats) == ({wanted} if wanted else set())  # else causal.py attends
@@ -79,14 +79,14 @@ def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(
 def test_amx_must_be_there_and_torch_must_use_it(tiles, used, wanted, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
-    assert precision.amx.__wrapped__() is wanted
+    assert precision.has_amx.__wrapped__() is wanted
 
 
 @torch.no_grad()
 def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
     found = {}
     for amx in (True, False):
-        monkeypatch.setattr(precision, "amx", lambda amx=amx: amx)
+        monkeypatch.setattr(precision, "has_amx", lambda amx=amx: amx)
         found[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
     same = [
         torch.equal(with_it, without)
@@ -101,13 +101,13 @@ def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
     """Of q, k, the weights and the result, each by up to 2^-9. Positions in columns keep float32's
     exactness: in bf16 257 is 256 or 258.
     """
-    monkeypatch.setattr(precision, "amx", lambda: True)
+    monkeypatch.setattr(precision, "has_amx", lambda: True)
     one, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
     (q, k, v), x = attention_inputs(one, 2 * LONG)
     layer = make_plan(one, extension, scale, length=2 * LONG).layers[0]
-    assert dispatch.fusible(layer)
-    wanted = attend_in(dispatch.fused, layer, q, k, v.bfloat16().float(), x)
-    deviation_BHT = (attend_in(dispatch.fused, layer, q, k, v.bfloat16(), x) - wanted).norm(
+    assert dispatch.can_fuse(layer)
+    wanted = attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16().float(), x)
+    deviation_BHT = (attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16(), x) - wanted).norm(
         dim=-1
     ) / wanted.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.006 and deviation_BHT.max() < 0.03
@@ -132,7 +132,7 @@ def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, monk
     found = []
     for bare in (True, False):
         monkeypatch.setattr(LayerPlan, "is_bare", property(lambda layer, bare=bare: bare))
-        found.append(dispatch.fused(layer, *given))
+        found.append(dispatch.attend_fused(layer, *given))
     assert torch.equal(*found) and asked == [width**-0.5 if inside else 1.0, 1.0]
 
 

@@ -16,7 +16,7 @@ from posbench.model import precision
 from posbench.model.attention import Attention
 from posbench.model.kernels import blocks, chunked_sdpa, flex
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.legality import check_trained_scale, verdict_of
 from posbench.position.plan import make_plan
 from posbench.scale_attention.learned_sink import LearnedSink
@@ -48,11 +48,13 @@ def learned(layers: int = 2) -> LearnedSink:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
-    monkeypatch.setitem(blocks.MASKED, "cpu", 7)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
-    for name, size in zip(("ROWS", "STEP", "NARROW", "MASKED"), (7, 2, 3, 2), strict=True):
-        monkeypatch.setattr(chunked_sdpa, name, size)
+    monkeypatch.setitem(blocks.BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setitem(blocks.MASKED_BLOCK_QUERIES, "cpu", 7)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
+    monkeypatch.setattr(chunked_sdpa, "MOST_PIECE_QUERIES", 7)
+    monkeypatch.setattr(chunked_sdpa, "TRIANGLE_STEP", 2)
+    monkeypatch.setattr(chunked_sdpa, "WIDEST_MASKED_INTERVAL", 3)
+    monkeypatch.setattr(chunked_sdpa, "MASKED_PIECE_QUERIES", 2)
     encoding, extension, _ = make_triple(*pair, "none")
     scale, length = learned(), 2 * TRAIN_LEN + 1
     layer = make_plan(encoding, extension, length=length, trained_scale=scale).layers[0]
@@ -69,12 +71,18 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
     with torch.no_grad():
         cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.can_chunk(layer, 0) else []
-        for kernel in [rows, *cut, *([flex.flex] if flex.possible(layer) else [])]:
+        for kernel in [
+            attend_by_blocks,
+            *cut,
+            *([flex.attend_by_flex] if flex.can_flex(layer) else []),
+        ]:
             found = (
                 kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
             )
             torch.testing.assert_close(found[0].double(), expected.detach(), rtol=0, atol=3e-5)
-    for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
+    for kernel in (
+        [attend_by_blocks, kernels.attend_fused] if kernels.can_fuse(layer) else [attend_by_blocks]
+    ):
         found = [t.clone().requires_grad_() for t in leaves]
         y = attend_in(kernel, layer, *found, x)
         torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
@@ -143,12 +151,12 @@ def test_a_sink_acts_in_local_layers_and_a_scale_does_not():
 @torch.no_grad()
 def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     """One bf16 number is off by up to 0.4 %: 0.04 for a logit of 10."""
-    monkeypatch.setattr(precision, "amx", lambda: True)
+    monkeypatch.setattr(precision, "has_amx", lambda: True)
     scale, length = LearnedSink(small_shape(), init=10.01), 1100
     layer = make_plan(Rope(small_shape()), length=length, trained_scale=scale).layers[0]
     (q, k, v), x = attention_inputs(layer.encoding, length)
     wanted, found = (
-        kernels.fused(layer, q, k, one) for one in (v.bfloat16().float(), v.bfloat16())
+        kernels.attend_fused(layer, q, k, one) for one in (v.bfloat16().float(), v.bfloat16())
     )
     share = found.float().norm(dim=-1) / wanted.norm(dim=-1)
     assert found.dtype == torch.bfloat16 and (share.mean() - 1).abs() < 0.005
@@ -161,16 +169,16 @@ def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
 )
 @torch.no_grad()
 def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
-    """fused by two heads a call, and pieces: beyond 1,024 tokens."""
-    monkeypatch.setattr(kernels, "CALL", 0)
+    """`attend_fused` by two heads a call, and pieces: beyond 1,024 tokens."""
+    monkeypatch.setattr(kernels, "PAIRS_PER_CALL", 0)
     encoding, extension, _ = make_triple(*pair, "none", train_len=400)
     layer = make_plan(
-        encoding, extension, length=precision.SHORT + 76, trained_scale=learned()
+        encoding, extension, length=precision.LONGEST_UNCHUNKED + 76, trained_scale=learned()
     ).layers[0]
-    leaves, x = attention_inputs(encoding, precision.SHORT + 76)
-    wanted = rows(layer, *leaves)
+    leaves, x = attention_inputs(encoding, precision.LONGEST_UNCHUNKED + 76)
+    wanted = attend_by_blocks(layer, *leaves)
     for last in (None, 9):
-        found = kernels.attend(layer, x, *leaves, last=last)
+        found = kernels.attend(layer, x, *leaves, n_last=last)
         torch.testing.assert_close(found, wanted[:, :, -(last or 0) :], rtol=0, atol=2e-5)
 
 

@@ -13,7 +13,7 @@ from posbench.model import head_loss as heads
 from posbench.model.elementwise import normed
 from posbench.model.head_loss import head_loss
 from posbench.model.kernels import causal as triangle
-from posbench.model.kernels.causal import causal
+from posbench.model.kernels.causal import causal_attention
 from posbench.position.plan import make_plan
 from posbench.training.optimizers import Muon
 
@@ -118,23 +118,28 @@ def test_a_norm_with_gradients_is_torchs():
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("length", [5, triangle.BLOCK, 2 * triangle.BLOCK + 7])
+@pytest.mark.parametrize("length", [5, triangle.MOST_QUERIES, 2 * triangle.MOST_QUERIES + 7])
 @pytest.mark.parametrize(
-    ("kept", "scores"), [(0, triangle.SCORES), (triangle.KEPT, triangle.SCORES), (triangle.KEPT, 1)]
+    ("kept", "scores"),
+    [
+        (0, triangle.MOST_SCORES),
+        (triangle.MOST_KEPT_BYTES, triangle.MOST_SCORES),
+        (triangle.MOST_KEPT_BYTES, 1),
+    ],
 )
 def test_the_causal_triangle_and_its_gradients(length, kept, scores, dtype, bound, monkeypatch):
     """By whole matrices in float64, with weights kept for the way back or computed again. Queries
     and keys may be wider than values.
     """
-    monkeypatch.setattr(triangle, "KEPT", kept)
-    monkeypatch.setattr(triangle, "SCORES", scores)
+    monkeypatch.setattr(triangle, "MOST_KEPT_BYTES", kept)
+    monkeypatch.setattr(triangle, "MOST_SCORES", scores)
     random = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(2, 3, length, width, generator=random).requires_grad_()
         for width in (20, 20, 16)
     )
     weigh = torch.randn(2, 3, length, 16, generator=random)
-    y = causal(q, k, v.to(dtype)).float()
+    y = causal_attention(q, k, v.to(dtype)).float()
     found = [y, *torch.autograd.grad((y * weigh).sum(), (q, k, v))]
     wide = [one.detach().double().requires_grad_() for one in (q, k, v)]
     scores = (wide[0] @ wide[1].mT).masked_fill(

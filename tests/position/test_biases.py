@@ -20,7 +20,7 @@ from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.stick_breaking import StickBreaking
 from posbench.encodings.t5 import T5, bucket_starts
 from posbench.extensions.pi import Pi
-from posbench.model.kernels.folding import fold
+from posbench.model.kernels.folding import with_bias_columns
 from posbench.position.plan import make_plan
 from posbench.training import optimizers as optim
 
@@ -70,7 +70,7 @@ def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():
     position_T = torch.arange(16384, dtype=torch.float64) / 3  # PI's fractions
     columns = encoding.columns(position_T, position_T, row_constant=False)
     q, k = torch.zeros(1, 4, 16384, 8).bfloat16(), torch.zeros(1, 2, 16384, 8).bfloat16()
-    wide_q, wide_k = fold(q, k, *columns)
+    wide_q, wide_k = with_bias_columns(q, k, *columns)
     assert wide_q.dtype == torch.bfloat16
     exact = encoding.slope_H.double()[:, None] * (position_T - position_T[8192])
     folded = (wide_q[0, :, :1].double() * wide_k[0, :1].double()).sum(-1)

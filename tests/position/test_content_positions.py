@@ -21,7 +21,7 @@ from posbench.encodings.rope import Rope
 from posbench.encodings.selective_rope import SelectiveRope
 from posbench.extensions.longrope import Longrope
 from posbench.model.build import make_encoding
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.model.kernels.dispatch import attend
 from posbench.position.geometry import PairBias, Span, Trait
 from posbench.position.hook_shapes import check_hooks
@@ -99,7 +99,7 @@ def test_gradients_reach_the_input_of_the_layer(name):
     leaves, x = attention_inputs(encoding, TRAIN_LEN)
     direction = torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
     x = x.requires_grad_()
-    y = attend_in(rows, layer, *leaves, x)
+    y = attend_in(attend_by_blocks, layer, *leaves, x)
     if name == "bipe" or name == "bipe_alibi":  # placed by the text alone
         assert not y.requires_grad
         return
@@ -109,7 +109,9 @@ def test_gradients_reach_the_input_of_the_layer(name):
     step = 1e-3
     with torch.no_grad():
         ahead, behind = (
-            (attend_in(rows, layer, *leaves, x + sign * step * direction) * weigh).double().sum()
+            (attend_in(attend_by_blocks, layer, *leaves, x + sign * step * direction) * weigh)
+            .double()
+            .sum()
             for sign in (1, -1)
         )
     slope = float((ahead - behind) / (2 * step))

@@ -13,7 +13,7 @@ from posbench.encodings.fox import Fox
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.geometry import Shape
 from posbench.position.plan import make_plan
 
@@ -81,13 +81,13 @@ def test_fox_is_exact_after_4096_tokens_of_strong_forgetting(log_f):
     expected = scores.masked_fill(~seen, -math.inf).softmax(dim=-1) @ v[0].double()
     # float32 keeps 2^-24 of what is summed: a block's forgetting here, half the text's in one call.
     same(
-        rows(layer, q, k, v, c_BHT, first=length - 64)[0].double(),
+        attend_by_blocks(layer, q, k, v, c_BHT, first_query=length - 64)[0].double(),
         expected,
         1e-5 + abs(log_f) * 64 * 2**-24,
     )
-    assert kernels.fusible(layer)
+    assert kernels.can_fuse(layer)
     same(
-        kernels.fused(layer, q, k, v, c_BHT)[0, :, -64:].double(),
+        kernels.attend_fused(layer, q, k, v, c_BHT)[0, :, -64:].double(),
         expected,
         1e-5 + abs(log_f) * length * 2**-24,
     )

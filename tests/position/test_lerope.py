@@ -11,7 +11,7 @@ from posbench.encodings.lerope import LeRope
 from posbench.encodings.rope import Rope
 from posbench.extensions.yarn import Yarn
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.geometry import Shape, Span
 from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
@@ -83,7 +83,7 @@ def test_it_starts_as_rope_and_an_extension_changes_its_grid():
         same(found, torch.stack((angle_TF.cos(), angle_TF.sin())).float(), 1e-6)
 
 
-@pytest.mark.parametrize("kernel", [rows, kernels.fused])
+@pytest.mark.parametrize("kernel", [attend_by_blocks, kernels.attend_fused])
 def test_the_learned_factor_has_the_gradient_of_the_formula(kernel):
     encoding, length = moved(LeRope(small_shape())), TRAIN_LEN + 3
     leaves, x = attention_inputs(encoding, length)

@@ -14,8 +14,8 @@ from posbench.encodings.pope import Pope
 from posbench.encodings.rope import Rope
 from posbench.encodings.xpos import Xpos
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
-from posbench.model.kernels.folding import damp
+from posbench.model.kernels.blocks import attend_by_blocks
+from posbench.model.kernels.folding import with_decay
 from posbench.position.plan import make_plan
 
 
@@ -35,7 +35,7 @@ def test_xpos_scores_are_those_of_x_transformers(layout):
     )
     ours_q, ours_k = (turned(encoding, t[..., order]) for t in (q, k))
     pos_T = torch.arange(90, dtype=torch.float64)
-    ours_q, ours_k = damp(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
+    ours_q, ours_k = with_decay(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
     same((ours_q @ ours_k.mT).tril(), (theirs_q @ theirs_k.mT).tril(), 1e-4)
 
 
@@ -44,8 +44,8 @@ def test_xpos_is_exact_at_8192_tokens_with_a_short_decay():
     encoding = Xpos(wide(8, n_head=1), B=32)
     layer = make_plan(encoding, length=8192).layers[0]
     q, k, v = torch.randn(3, 1, 1, 8192, 8, generator=torch.Generator().manual_seed(0))
-    assert not kernels.fusible(layer)
-    y = rows(layer, q, k, v, first=8160)
+    assert not kernels.can_fuse(layer)
+    y = attend_by_blocks(layer, q, k, v, first_query=8160)
     i, j = torch.arange(8160, 8192).double()[:, None], torch.arange(8192).double()
     scores = torch.zeros(32, 8192, dtype=torch.float64)
     for c in range(4):

@@ -25,7 +25,7 @@ from posbench.extensions.pi import Pi
 from posbench.extensions.yarn import Yarn
 from posbench.extensions.yarn_radix import YarnRadix
 from posbench.model.kernels import dispatch as kernels
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
@@ -172,7 +172,7 @@ def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_trai
     equal(freq(extension, span=Span(64, 65, 65)), ROPE.freq_F / 4)
 
 
-@pytest.mark.parametrize("kernel", [rows, kernels.fused])
+@pytest.mark.parametrize("kernel", [attend_by_blocks, kernels.attend_fused])
 @pytest.mark.parametrize("encoding", [Rope, PRope])
 @torch.no_grad()
 def test_longropes_first_positions_carry_no_magnitude(encoding, kernel):

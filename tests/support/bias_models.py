@@ -12,7 +12,7 @@ from posbench.encodings.kerple import Kerple
 from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.stick_breaking import StickBreaking
 from posbench.encodings.t5 import T5
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import attend_by_blocks
 from posbench.position.plan import make_plan
 
 LONG = 3 * TRAIN_LEN + 1
@@ -50,7 +50,7 @@ def attend(
     encoding, *qkv: torch.Tensor, extension=None, scale=None, layer: int = 0
 ) -> torch.Tensor:
     with torch.no_grad():
-        return rows(
+        return attend_by_blocks(
             make_plan(encoding, extension, scale, length=qkv[0].shape[2]).layers[layer], *qkv
         )
 

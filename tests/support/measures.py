@@ -8,7 +8,7 @@ import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.encodings.rope import Rope
-from posbench.model.kernels.dispatch import shared_out
+from posbench.model.kernels.dispatch import with_key_head_per_query_head
 from posbench.position.geometry import Bias, Shape, Span, Spectrum
 from posbench.position.interfaces import Extension
 from posbench.position.plan import make_plan
@@ -45,7 +45,7 @@ def attend_in(kernel, layer, q, k, v, x):
         gates = layer.encoding.gates(*layer.content_arguments(x))
     if layer.reads_content:
         layer = layer.for_text(x)
-        k, v = shared_out(layer, q, k, v)
+        k, v = with_key_head_per_query_head(layer, q, k, v)
     return kernel(layer, q, k, v, None if gates is None else gates.double().cumsum(dim=-1))
 
 

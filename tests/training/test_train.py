@@ -699,7 +699,7 @@ def test_every_training_length_is_compiled_however_many(monkeypatch):
 def test_what_cannot_be_compiled_on_a_cpu_without_bf16_is_said_with_the_way_out(
     tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr(bf16, "native", lambda: False)
+    monkeypatch.setattr(bf16, "has_bf16_products", lambda: False)
     assert train(tmp_path, config(dtype="bf16", compile=True))["compiled"] is False
     assert (
         "training goes on without it" in (said := capfd.readouterr().err)

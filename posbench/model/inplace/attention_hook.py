@@ -24,7 +24,7 @@ from posbench.model.inplace.caches import Caches
 from posbench.model.inplace.families.family import Family
 from posbench.model.inplace.visible import CompactMask, compact_mask
 from posbench.model.kernels.dispatch import attend
-from posbench.model.kernels.tail import tail
+from posbench.model.kernels.tail import attend_tail
 from posbench.position.effect import same_prefix
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
@@ -318,7 +318,7 @@ class AttentionHook:
             )
         layer = _with_softcap_and_sink(layer, softcap_and_sink)
         if not is_read_at_once:
-            return tail(layer, q_BHSD, k_BGKD, v_BGKD)
+            return attend_tail(layer, q_BHSD, k_BGKD, v_BGKD)
         if self.observe_layer is not None:
             self.observe_layer(self.layer_indices[module], layer, q_BHSD, k_BGKD)
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD)

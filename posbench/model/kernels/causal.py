@@ -13,14 +13,16 @@ import math
 import torch
 from torch import Tensor
 
-BLOCK = 128  # most queries of a block
-LEAST = 16  # fewest
-SCORES = 2**23  # of a block of more than LEAST: 32 MiB, above which memory is new each time
-LONGEST = 4096  # tokens beyond which an evaluation in bf16 is as fast in torch's kernel
-KEPT = 2**21  # bytes of a layer's weights that are kept for the way back; more are computed again
+MOST_QUERIES = 128  # of a block
+FEWEST_QUERIES = 16  # of a block
+# Scores of a block of more than FEWEST_QUERIES: 32 MiB, above which memory is new each time.
+MOST_SCORES = 2**23
+LONGEST_IN_BF16 = 4096  # tokens beyond which an evaluation in bf16 is as fast in torch's kernel
+# Of a layer's weights that are kept for the backward pass; more are computed again.
+MOST_KEPT_BYTES = 2**21
 
 
-def causal(q_BHTW: Tensor, k_BHTW: Tensor, v_BHTD: Tensor) -> Tensor:
+def causal_attention(q_BHTW: Tensor, k_BHTW: Tensor, v_BHTD: Tensor) -> Tensor:
     """Attention of queries that are scaled already, all heads with keys of their own: [B, H, T, D],
     in the format of v.
     """
@@ -38,7 +40,7 @@ class _Causal(torch.autograd.Function):
         y_NTD = torch.empty_like(v_NTD)
         n_heads, length, _ = q_NTW.shape
         weight_bytes = n_heads * length**2 // 2 * v_NTD.element_size()  # of the triangle
-        ctx.keeps_weights = any(ctx.needs_input_grad) and weight_bytes <= KEPT
+        ctx.keeps_weights = any(ctx.needs_input_grad) and weight_bytes <= MOST_KEPT_BYTES
         weights = []
         for queries, keys in _blocks(length, n_heads):
             p_NSK = _weights(q_NTW[:, queries], k_NTW[:, keys]).to(v_NTD.dtype)
@@ -86,7 +88,7 @@ def _weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
 
 def _blocks(length: int, heads: int) -> list[tuple[slice, slice]]:
     """(queries, keys) of each block: some queries, and all keys up to the last of them."""
-    step = max(LEAST, min(BLOCK, SCORES // max(1, heads * length)))
+    step = max(FEWEST_QUERIES, min(MOST_QUERIES, MOST_SCORES // max(1, heads * length)))
     blocks = []
     for start in range(0, length, step):
         stop = min(start + step, length)

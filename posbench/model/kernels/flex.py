@@ -1,7 +1,8 @@
-"""`flex`: torch's FlexAttention on CUDA without gradients.
+"""`attend_by_flex`: torch's FlexAttention on CUDA without gradients.
 
 It runs windows, several bands, biases by distance, and gates. It cannot run methods that weigh
-whole rows, decays, or biases that depend on more than the distance. `rows` runs these, and trains.
+whole rows, decays, or biases that depend on more than the distance. `attend_by_blocks` runs these,
+and trains.
 
 Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of
 them.
@@ -17,21 +18,22 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import first_line
-from posbench.model.kernels.folding import padded
-from posbench.model.precision import of_fused
+from posbench.model.kernels.folding import padded_to_width
+from posbench.model.precision import dtype_of_fused_kernel
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
-BLOCK = 128  # queries and keys of a block: the size that the kernel is made for
-NARROWEST = 16  # width of heads below which the kernel refuses
-SHAPES = 4096  # compiled forms allowed in one process: well above lengths x batches x biases
-GIVEN_UP = "given up"
+BLOCK_SIZE = 128  # queries and keys of a block: the size that the kernel is made for
+NARROWEST_HEAD = 16  # width of heads below which the kernel refuses
+# Compiled forms allowed in one process: well above lengths x batches x biases.
+MOST_COMPILED_SHAPES = 4096
+FAILED_BEFORE = "FlexAttention failed"  # key in the cache of a plan's band
 
 
-def possible(layer: LayerPlan) -> bool:
-    """True if `flex` can run this plan exactly and has not failed on it before."""
+def can_flex(layer: LayerPlan) -> bool:
+    """True if `attend_by_flex` can run this plan exactly and has not failed on it before."""
     encoding = layer.encoding
-    if GIVEN_UP in layer.bands[0].cache:
+    if FAILED_BEFORE in layer.bands[0].cache:
         return False
     if (
         layer.softcap is not None
@@ -45,7 +47,7 @@ def possible(layer: LayerPlan) -> bool:
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
 
-def flex(
+def attend_by_flex(
     layer: LayerPlan,
     q_BHTD: Tensor,
     k_BGTD: Tensor,
@@ -56,7 +58,7 @@ def flex(
     the model's format, gates float64 sums.
     """
     outputs = []
-    sums = []  # log-sum-exp of each query's scores, of each band and the sink: [B, H, T]
+    logsumexps = []  # log-sum-exp of each query's scores, of each band and the sink: [B, H, T]
     for band in layer.bands:
         sees_T = band.made_once(
             ("sees", q_BHTD.device),
@@ -65,21 +67,21 @@ def flex(
             ),
         )
         if sees_T is not None:
-            y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
+            y_BHTD, lse_BHT = _band_output(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outputs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's
             # output is undefined.
-            sums.append(torch.where(sees_T, lse_BHT, -torch.inf))
+            logsumexps.append(torch.where(sees_T, lse_BHT, -torch.inf))
     if layer.has_sink:
-        sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
-    if len(sums) == 1:
+        logsumexps.append(layer.sink(q_BHTD)[:, None].expand_as(logsumexps[0]))
+    if len(logsumexps) == 1:
         return outputs[0].float()
-    shares = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
+    shares = torch.stack(logsumexps).softmax(dim=0).unsqueeze(-1)
     # A sink has the last share and no value.
     return sum(share * y_BHTD.float() for share, y_BHTD in zip(shares, outputs, strict=False))
 
 
-def _band(
+def _band_output(
     layer: LayerPlan,
     band: BandPlan,
     q_BHTD: Tensor,
@@ -95,21 +97,23 @@ def _band(
     scored_width = q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_BHTD = layer.scaled(q_BHTD, scored_width)
-    dtype = of_fused(v_BGTD, gated=gates_BHT is not None)
-    q_BHTD, k_BGTD, v_BGTD = (padded(x.to(dtype), NARROWEST) for x in (q_BHTD, k_BGTD, v_BGTD))
-    mods = _score_mods(layer, band, gates_BHT, device)
+    dtype = dtype_of_fused_kernel(v_BGTD, gated=gates_BHT is not None)
+    q_BHTD, k_BGTD, v_BGTD = (
+        padded_to_width(x.to(dtype), NARROWEST_HEAD) for x in (q_BHTD, k_BGTD, v_BGTD)
+    )
+    score_mods = _score_mods(layer, band, gates_BHT, device)
 
-    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        for mod in mods:
-            s = mod(s, b, h, i, j)
+    def modified_score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for score_mod in score_mods:
+            s = score_mod(s, b, h, i, j)
         return s
 
-    attention = _attention(device.type)
+    attention = _flex_attention(device.type)
     y_BHTD, aux = attention(
         q_BHTD,
         k_BGTD,
         v_BGTD,
-        score_mod=score if mods else None,
+        score_mod=modified_score if score_mods else None,
         block_mask=band.made_once(("blocks", device), lambda: block_mask(band, device)),
         scale=1.0,
         enable_gqa=q_BHTD.shape[1] != k_BGTD.shape[1],
@@ -129,9 +133,9 @@ def _score_mods(
     delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
     mods = []
     for rule in layer.distance_rules:
-        factor_T, add_T = (part.float().to(device) for part in rule.distance(delta_T))
+        factor_T, addend_T = (part.float().to(device) for part in rule.distance(delta_T))
         mods.append(
-            lambda s, b, h, i, j, f=factor_T, a=add_T: (
+            lambda s, b, h, i, j, f=factor_T, a=addend_T: (
                 s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)]
             )
         )
@@ -168,22 +172,22 @@ def block_mask(band: BandPlan, device: torch.device):
     first_T = band.first_T
     last_T = band.last_T
     length = len(first_T)
-    number = -(-length // BLOCK)  # of blocks
-    row_T = torch.arange(length) // BLOCK
+    n_blocks = -(-length // BLOCK_SIZE)  # rounded up
+    row_T = torch.arange(length) // BLOCK_SIZE
 
-    def count(low_T: Tensor, high_T: Tensor) -> Tensor:
+    def n_queries_with_block(low_T: Tensor, high_T: Tensor) -> Tensor:
         """Number of queries, for each row of blocks, that have each block of keys between their
         `low` and `high`: [Q, K].
         """
         counted_T = (first_T <= last_T) & (low_T <= high_T)
         # 1 where an interval begins and -1 behind its end: their running sum counts intervals.
-        edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
+        edges_QK = torch.zeros(n_blocks, n_blocks + 1, dtype=torch.int32)
         for at_T, step in ((low_T, 1), (high_T + 1, -1)):
             edge = (row_T[counted_T], at_T[counted_T])
             edges_QK.index_put_(edge, torch.tensor(step, dtype=torch.int32), accumulate=True)
         return edges_QK.cumsum(dim=-1)[:, :-1]
 
-    def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    def counts_and_order(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
         """Number of blocks in each row, and all block numbers with the row's own first: [1, 1, Q]
         and [1, 1, Q, K].
         """
@@ -193,23 +197,25 @@ def block_mask(band: BandPlan, device: torch.device):
 
     # A block is touched if any of its queries sees one of its keys, and needs no mask if each of
     # its queries sees all of them.
-    touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
+    touched_QK = n_queries_with_block(first_T // BLOCK_SIZE, last_T // BLOCK_SIZE) > 0
     # A last block that the text does not fill has fewer queries or keys, so it is masked and not
     # run whole.
-    unmasked_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
+    first_whole_T = -(-first_T // BLOCK_SIZE)  # blocks that lie within the interval
+    last_whole_T = (last_T + 1) // BLOCK_SIZE - 1
+    unmasked_QK = n_queries_with_block(first_whole_T, last_whole_T) == BLOCK_SIZE
     if band.lot_T is not None:  # keys drawn at random hide some everywhere
         unmasked_QK = torch.zeros_like(unmasked_QK)
     mask = BlockMask.from_kv_blocks(
-        *listed(touched_QK & ~unmasked_QK),
-        *listed(unmasked_QK),
-        BLOCK_SIZE=BLOCK,
+        *counts_and_order(touched_QK & ~unmasked_QK),
+        *counts_and_order(unmasked_QK),
+        BLOCK_SIZE=BLOCK_SIZE,
         seq_lengths=(length, length),
-        mask_mod=_mask_mod(band, device),
+        mask_mod=_sees_pair(band, device),
     )
     return mask.to(device)
 
 
-def _mask_mod(band: BandPlan, device: torch.device) -> Callable:
+def _sees_pair(band: BandPlan, device: torch.device) -> Callable:
     """Rule of single pairs: whether query i sees key j, in batch b and head h."""
     first_T = band.first_T.to(device)
     last_T = band.last_T.to(device)
@@ -226,25 +232,27 @@ def _mask_mod(band: BandPlan, device: torch.device) -> Callable:
 
 
 @functools.cache
-def _attention(device: str) -> Callable:
+def _flex_attention(device: str) -> Callable:
     """FlexAttention, compiled on CUDA. On a CPU the compiled form returns no log-sum-exp, so the
     plain form runs, which builds [T, T].
     """
     from torch.nn.attention.flex_attention import flex_attention
 
-    return compiled(flex_attention, fullgraph=True) if device == "cuda" else flex_attention
+    if device == "cuda":
+        return compiled_for_each_shape(flex_attention, fullgraph=True)
+    return flex_attention
 
 
-def compiled(function: Callable, **options: object) -> Callable:
-    """Compile `function` for each new shape. Raises at SHAPES shapes; torch's default limit is low
-    and then runs it uncompiled.
+def compiled_for_each_shape(function: Callable, **options: object) -> Callable:
+    """Compile `function` for each new shape. Raises at MOST_COMPILED_SHAPES shapes; torch's default
+    limit is low and then runs it uncompiled.
     """
     run = torch.compile(function, dynamic=False, **options)
 
     def call(*args: object, **kwargs: object) -> object:
         limits = {
-            "recompile_limit": SHAPES,
-            "accumulated_recompile_limit": SHAPES,
+            "recompile_limit": MOST_COMPILED_SHAPES,
+            "accumulated_recompile_limit": MOST_COMPILED_SHAPES,
             "fail_on_recompile_limit_hit": True,
         }
         with torch._dynamo.config.patch(limits):
@@ -253,12 +261,12 @@ def compiled(function: Callable, **options: object) -> Callable:
     return call
 
 
-def give_up(layer: LayerPlan, error: Exception) -> None:
-    """Leave this plan to `rows` from now on, and print each reason once."""
-    layer.bands[0].cache[GIVEN_UP] = True
-    _warn(first_line(error))
+def leave_to_blocks(layer: LayerPlan, error: Exception) -> None:
+    """Leave this plan to `attend_by_blocks` from now on, and print each reason once."""
+    layer.bands[0].cache[FAILED_BEFORE] = True
+    _print_failure_once(first_line(error))
 
 
 @functools.cache
-def _warn(reason: str) -> None:
+def _print_failure_once(reason: str) -> None:
     print(f"FlexAttention failed ({reason}): the slower kernel runs instead", file=sys.stderr)

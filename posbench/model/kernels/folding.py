@@ -10,24 +10,26 @@ from torch import Tensor
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
 # Largest exponent of a decay counted from the middle of the text: its products stay within float32.
-DECAY = 60.0
-# Products of bf16 pieces (of q, of k) down to 2^-24 of the largest.
-TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))
+LARGEST_DECAY_EXPONENT = 60.0
+# Indices of bf16 pieces (of q, of k) whose products reach down to 2^-24 of the largest.
+PIECE_PAIRS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))
 
 
-def foldable(layer: LayerPlan, band: BandPlan) -> bool:
+def decay_fits_float32(layer: LayerPlan, band: BandPlan) -> bool:
     """True if the decay, if any, stays within float32 over a whole band."""
     decay_D = layer.encoding.decay()
 
-    def within() -> bool:
+    def fits() -> bool:
         middle = band.q_pos_T[len(band.q_pos_T) // 2]
-        reach = max(float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T))
-        return float(decay_D.max()) * reach < DECAY
+        largest_distance = max(
+            float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T)
+        )
+        return float(decay_D.max()) * largest_distance < LARGEST_DECAY_EXPONENT
 
-    return decay_D is None or band.made_once("foldable", within)
+    return decay_D is None or band.made_once("decay_fits_float32", fits)
 
 
-def operands(
+def fused_kernel_inputs(
     layer: LayerPlan,
     band: BandPlan,
     q_BHTD: Tensor,
@@ -36,15 +38,15 @@ def operands(
     gates_BHT: Tensor | None = None,
     *,
     dtype: torch.dtype,
-    scaled: bool = True,
+    scales_q: bool = True,
     sink_H: Tensor | None = None,
-    values: torch.dtype | None = None,
+    v_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as
     columns, of one format and width W.
 
-    `scaled=False` leaves 1 / sqrt(D) to the kernel. `values` is a format of v alone. With `sink_H`
-    they have a token more, in front: see `front`."""
+    `scales_q=False` leaves 1 / sqrt(D) to the kernel. `v_dtype` is a format of v alone, None for
+    `dtype`. With `sink_H` they have a token more, in front: see `with_sink_in_front`."""
     encoding = layer.encoding
     scored_width = q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -52,29 +54,35 @@ def operands(
     decay_D = encoding.decay()
     if decay_D is not None:
         middle = q_pos_T[len(q_pos_T) // 2]
-        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, origin=middle)
-    if scaled:
+        q_BHTD, k_BGTD = with_decay(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, origin=middle)
+    if scales_q:
         q_BHTD = layer.scaled(q_BHTD, scored_width)
     q_BHTD = q_BHTD.to(dtype)
     k_BGTD = k_BGTD.to(dtype)
-    v_BGTD = v_BGTD.to(values or dtype)
+    v_BGTD = v_BGTD.to(v_dtype or dtype)
     row_constant = len(layer.bands) > 1 or layer.has_sink
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:
-        q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
+        q_BHTD, k_BGTD = with_bias_columns(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
-        q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
+        q_BHTD, k_BGTD = with_gate_columns(q_BHTD, k_BGTD, gates_BHT)
     if sink_H is not None:
-        q_BHTD, k_BGTD, v_BGTD = front(q_BHTD, k_BGTD, v_BGTD, sink_logit(sink_H, gates_BHT))
+        q_BHTD, k_BGTD, v_BGTD = with_sink_in_front(
+            q_BHTD, k_BGTD, v_BGTD, sink_logit(sink_H, gates_BHT)
+        )
     # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch
     # silently builds the [T, T] matrix.
     width = max(q_BHTD.shape[-1], v_BGTD.shape[-1])
     if width > v_BGTD.shape[-1]:
         width += -width % 8
-    return padded(q_BHTD, width), padded(k_BGTD, width), padded(v_BGTD, width)
+    return (
+        padded_to_width(q_BHTD, width),
+        padded_to_width(k_BGTD, width),
+        padded_to_width(v_BGTD, width),
+    )
 
 
-def padded(x_BHTW: Tensor, width: int) -> Tensor:
+def padded_to_width(x_BHTW: Tensor, width: int) -> Tensor:
     """x with zeros up to `width` channels; itself if it is as wide, where F.pad would copy it."""
     missing = width - x_BHTW.shape[-1]
     if missing <= 0:
@@ -82,7 +90,7 @@ def padded(x_BHTW: Tensor, width: int) -> Tensor:
     return F.pad(x_BHTW, (0, missing))
 
 
-def damp(
+def with_decay(
     q_BHTD: Tensor,
     k_BGTD: Tensor,
     decay_D: Tensor,
@@ -98,23 +106,25 @@ def damp(
     return q_BHTD * q_TD, k_BGTD * k_TD
 
 
-def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
+def with_bias_columns(
+    q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor
+) -> tuple[Tensor, Tensor]:
     """Append a bias's columns to q and k.
 
     One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes
     three bf16 pieces with an exact sum, and the products of pieces down to 2^-24 of the largest
     become columns. The bias is then as exact as in float32."""
     if q_BHTD.dtype == torch.bfloat16:
-        q_pieces = split_bf16(q_HTR)
-        k_pieces = split_bf16(k_TR)
-        q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
-        k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
+        q_pieces = bf16_pieces(q_HTR)
+        k_pieces = bf16_pieces(k_TR)
+        q_HTR = torch.cat([q_pieces[a] for a, _ in PIECE_PAIRS], dim=-1)
+        k_TR = torch.cat([k_pieces[b] for _, b in PIECE_PAIRS], dim=-1)
     q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
     k_extra = k_TR.to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
     return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_extra), dim=-1)
 
 
-def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
+def with_gate_columns(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
     """Append columns to q and k (float32) that add the gates' sums to the scores: one for each
     query head of a key head.
 
@@ -141,14 +151,14 @@ def sink_logit(
     return (sink_H[:, None] - (gates_BHT[..., rows] - gates_BHT[..., origin, None])).float()
 
 
-def front(
+def with_sink_in_front(
     q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, sink_BHT: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v with a sink as the first token: a key that each query scores by `sink_BHT`, whose
     value is 0, and a query to leave out.
     """
     # One bf16 number is too coarse: a column for each piece, which only the sink's key multiplies.
-    pieces = split_bf16(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
+    pieces = bf16_pieces(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
     q_extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
     q_BHTW = F.pad(torch.cat((q_BHTW, q_extra), dim=-1), (0, 0, 1, 0))
     k_BGTW = F.pad(k_BGTW, (0, 0, 1, 0))
@@ -158,7 +168,7 @@ def front(
     return q_BHTW, torch.cat((k_BGTW, k_extra), dim=-1), v_BGTW
 
 
-def split_bf16(x: Tensor) -> list[Tensor]:
+def bf16_pieces(x: Tensor) -> list[Tensor]:
     """Three bf16 tensors whose sum is float32 `x` exactly (3 x 8 bits of mantissa)."""
     pieces = []
     for _ in range(3):

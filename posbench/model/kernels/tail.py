@@ -1,4 +1,4 @@
-"""`tail`: attention of a text's last queries to all keys, for a cache of unrotated keys.
+"""`attend_tail`: attention of a text's last queries to all keys, for a cache of unrotated keys.
 
 The plan is that of the whole text with `queries` (position/plan.py). Encodings that turn q and k,
 add columns to the scores, or do nothing to them; any scale, sink and soft cap.
@@ -9,28 +9,28 @@ Letters: B batch, T tokens, S last queries, K last keys, H heads, G key heads, D
 import torch
 from torch import Tensor
 
-from posbench.model.kernels.blocks import grouped
+from posbench.model.kernels.blocks import grouped_product
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
-PAIRS = 2**24  # of query and key, of all heads: scores in memory at once
+PAIRS_AT_ONCE = 2**24  # of query and key, of all heads: scores in memory at once
 
 
-def tail(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
+def attend_tail(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
     """Outputs of the last S queries, which see some of the last K keys alone: [B, H, S, D] in v's
     dtype. q and k are float32.
     """
     batch, heads, queries = q_BHSD.shape[:3]
-    step = max(1, PAIRS // (batch * heads * k_BGKD.shape[2]))
+    queries_at_once = max(1, PAIRS_AT_ONCE // (batch * heads * k_BGKD.shape[2]))
     scaled_BHSD = layer.scaled(q_BHSD, q_BHSD.shape[-1])
     sink_H = layer.sink(q_BHSD)
     outputs = []
-    for start in range(0, queries, step):
-        rows = slice(start, min(start + step, queries))
-        outputs.append(_outputs(layer, scaled_BHSD, k_BGKD, v_BGKD, sink_H, rows))
+    for start in range(0, queries, queries_at_once):
+        rows = slice(start, min(start + queries_at_once, queries))
+        outputs.append(_outputs_of_rows(layer, scaled_BHSD, k_BGKD, v_BGKD, sink_H, rows))
     return torch.cat(outputs, dim=2)
 
 
-def _outputs(
+def _outputs_of_rows(
     layer: LayerPlan,
     q_BHSD: Tensor,
     k_BGKD: Tensor,
@@ -38,29 +38,31 @@ def _outputs(
     sink_H: Tensor | None,
     rows: slice,
 ) -> Tensor:
-    """Outputs of the chosen rows of the scaled queries."""
-    dropped = len(layer.bands[0].k_pos_T) - k_BGKD.shape[2]  # keys that a window's cache lacks
+    """Outputs of some rows of the scaled queries: [B, H, S, D]."""
+    # Keys that a window's cache lacks.
+    n_dropped_keys = len(layer.bands[0].k_pos_T) - k_BGKD.shape[2]
     scores = []
     values = []
     for band in layer.bands:
         keys = band.keys(rows.start, rows.stop)
-        keys = slice(max(dropped, keys.start), keys.stop)
+        keys = slice(max(n_dropped_keys, keys.start), keys.stop)
         if keys.stop > keys.start:
-            cached = slice(keys.start - dropped, keys.stop - dropped)
+            cached = slice(keys.start - n_dropped_keys, keys.stop - n_dropped_keys)
             q = q_BHSD[:, :, rows]
-            scores.append(_scores(layer, band, q, k_BGKD[:, :, cached], rows, keys))
+            scores.append(_band_scores(layer, band, q, k_BGKD[:, :, cached], rows, keys))
             values.append(v_BGKD[:, :, cached])
     sizes = [part.shape[-1] for part in scores]
     if sink_H is not None:
         scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
-    joint = len(scores) > 1
-    weights_BHSK = layer.weights(torch.cat(scores, dim=-1) if joint else scores[0])
-    without_sink = slice(sum(sizes))  # whose weight is the last, and has no value
+    # torch.cat would copy a single tensor.
+    all_scores_BHSK = torch.cat(scores, dim=-1) if len(scores) > 1 else scores[0]
+    weights_BHSK = layer.weights(all_scores_BHSK)
+    without_sink = slice(sum(sizes))  # the sink's weight is the last, and has no value
     weights = weights_BHSK.to(v_BGKD.dtype)[..., without_sink].split(sizes, dim=-1)
-    return sum(grouped(part, value.mT) for part, value in zip(weights, values, strict=True))
+    return sum(grouped_product(part, value.mT) for part, value in zip(weights, values, strict=True))
 
 
-def _scores(
+def _band_scores(
     layer: LayerPlan, band: BandPlan, q_BHSD: Tensor, k_BGKD: Tensor, rows: slice, keys: slice
 ) -> Tensor:
     """Scores of a band, -inf where not visible: [B, H, S, K]."""
@@ -71,7 +73,7 @@ def _scores(
     if band.q_scale_T is not None:
         q_BHSD = q_BHSD * band.q_scale_T[rows, None]
         k_BGKD = k_BGKD * band.k_scale_T[keys, None]
-    scores = grouped(q_BHSD, k_BGKD)
+    scores = grouped_product(q_BHSD, k_BGKD)
     device = scores.device
     query_S = torch.arange(rows.start, rows.stop, device=device)  # among the last queries
     key_K = torch.arange(keys.start, keys.stop, device=device)  # in the text
@@ -89,6 +91,6 @@ def _scores(
         scores = scores + q_HSR @ k_KR.mT
     if layer.softcap is not None:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
-    if len(query_S) == 1:  # its keys are the whole slice
+    if len(query_S) == 1:  # the slice holds the keys of this query alone
         return scores
     return scores.masked_fill(~band.seen(query_S, key_K), -torch.inf)

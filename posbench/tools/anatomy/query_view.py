@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
-from posbench.model.kernels.folding import damp
+from posbench.model.kernels.folding import with_decay
 from posbench.position.geometry import Bias, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
 from posbench.position.layer_plan import BandPlan, LayerPlan, band_table
@@ -181,7 +181,7 @@ def content_score(
             k = k * view.spectrum_after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
-            q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
+            q, k = with_decay(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # a copy for each query head
         return (q.double() * k.double()).sum(dim=-1) * width**-0.5
 

@@ -210,10 +210,10 @@ def _training_step(
     def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
         with bf16.autocast(device, dtype):
             value = loss(text_BT)
-        with bf16.products(device, dtype):
+        with bf16.bf16_products(device, dtype):
             value.backward()
         for optimizer in optimizers:
-            with bf16.muon(device, dtype):
+            with bf16.muon_precision(device, dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         # StepGraphs takes steps that give a loss and the norm of the gradients. Here is no norm.

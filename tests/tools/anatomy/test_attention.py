@@ -125,8 +125,8 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
 @pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
 @torch.no_grad()
 def test_every_legal_triple_attends_as_its_formula_says(triple, monkeypatch):
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 3)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
+    monkeypatch.setitem(blocks.BLOCK_QUERIES, "cpu", 3)
+    monkeypatch.setattr(blocks, "LONGEST_SINGLE_BLOCK", 5)
     assert_equal(*of_layer(triple))
 
 
