@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name, typed_words
 from posbench.config.schema import ModelConfig
 from posbench.position.instantiate import class_and_arguments
-from posbench.pretrained.import_config import trained_elsewhere
+from posbench.pretrained.import_config import config_of_foreign_model
 from posbench.pretrained.outline import Outline
 
 SERVED_ENCODING = "posbench.encodings.served.Served"
@@ -105,7 +105,7 @@ def config_from_engine(cfg: dict) -> dict:
         bos=served.bos,
         length=served.train_len,
     )
-    return trained_elsewhere(cfg, f"model={engine.kind}", outline, served.tokenizer)
+    return config_of_foreign_model(cfg, f"model={engine.kind}", outline, served.tokenizer)
 
 
 def _check_methods(cfg: dict, engine: Engine) -> None:

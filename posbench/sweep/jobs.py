@@ -234,11 +234,11 @@ def _check_described(config: JobConfig, run: Run, fingerprint: str) -> None:
 
 def _child_job(parent: Job, tuning: dict) -> Job:
     """The job of a fine-tuning by its configuration. Raises ConfigError as `child_config` does."""
-    from posbench.pretrained.outline import outlined
+    from posbench.pretrained.outline import is_built_by_transformers
 
     finetune = typed_group("finetune", tuning)
     config = parent.config
-    if outlined(config) and (finetune.encoding or finetune.scale_attention):
+    if is_built_by_transformers(config) and (finetune.encoding or finetune.scale_attention):
         raise ConfigError(
             f"model.path={config.model.path} is built by transformers, whose positions and logits"
             " are its own: choose finetune=longer."

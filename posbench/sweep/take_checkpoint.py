@@ -20,8 +20,8 @@ from posbench.gguf.tensors import LazyTensor
 from posbench.model.build import make_model
 from posbench.model.weights import check_weights, write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.outline import outlined
-from posbench.pretrained.weights import checked_tensors, their_name, unchanged
+from posbench.pretrained.outline import is_built_by_transformers
+from posbench.pretrained.weights import checked_tensors, find_unchanged, name_in_transformers
 from posbench.runs import provenance
 from posbench.runs.directory import Run
 
@@ -49,7 +49,7 @@ def take_checkpoint(
         file=sys.stderr,
         flush=True,
     )
-    digest = checkpoint.digest(config.cache_dir, again=True)
+    digest = checkpoint.digest(config.cache_dir, reread=True)
     if digest != config.model.checkpoint["sha256"]:
         raise RunError(
             f"The weights in model.path={path} changed after {run.id} was named by them: run the"
@@ -85,7 +85,7 @@ def checkpoint_tensors(
     damaged files, and as checked_tensors.
     """
     checkpoint = find_checkpoint(config.model.path)
-    if outlined(config):
+    if is_built_by_transformers(config):
         return checkpoint, checkpoint.tensors()
     with torch.device("meta"):
         model = make_model(config, vocab_size)
@@ -99,7 +99,7 @@ def read_tensors(run: Run, config: JobConfig) -> Iterable[tuple[str, Tensor]]:
     """
     sha256 = run.read_summary()["sha256"]
     if not config.trains and not run.weights.exists():
-        unchanged(config.model.path, sha256)
+        find_unchanged(config.model.path, sha256)
         _, stored = checkpoint_tensors(config, config.model.checkpoint["vocab_size"])
         return ((name, tensor.read()) for name, tensor in stored.items())
     check_weights(run.weights, sha256)
@@ -122,7 +122,7 @@ def write_theirs(run: Run, config: JobConfig, to: Path, their_config: dict) -> d
         # Of a tied matrix we keep the name of the head, transformers that of the embeddings.
         if their_config["tie_word_embeddings"] and name == "lm_head.weight":
             name = "embed_tokens.weight"
-        tensors[their_name(name)] = tensor
+        tensors[name_in_transformers(name)] = tensor
     write_safetensors(to, tensors, {"format": "pt"})
     table_VC = tensors["model.embed_tokens.weight"]
     up_FC = tensors["model.layers.0.mlp.up_proj.weight"]

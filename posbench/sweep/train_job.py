@@ -15,7 +15,7 @@ from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
 from posbench.position.plan import training_plan_maker
 from posbench.position.trusted import trained_config
-from posbench.pretrained.outline import outlined
+from posbench.pretrained.outline import is_built_by_transformers
 from posbench.results.run_metadata import read_or_empty
 from posbench.runs import directory as runs
 from posbench.runs import provenance
@@ -215,7 +215,7 @@ def _first_model(job: Job, vocab_size: int, device: str) -> "GPT | Reader":
         return make_model(job.config, vocab_size).to(device)
     run = _parent_run(job)
     parent_config = job.parent.config if job.parent else trained_config(run)
-    if outlined(job.config):
+    if is_built_by_transformers(job.config):
         reader = read_theirs(files_of(run, parent_config), job.config, device)
         return reader.requires_grad_(True)  # it was read as for an evaluation
     model = make_model(job.config, vocab_size)

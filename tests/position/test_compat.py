@@ -11,7 +11,7 @@ from posbench.engines.engine import SERVED_ENCODING as SERVED
 from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make_method
 from posbench.position.legality import name_of, verdict_of
-from posbench.pretrained.outline import ENCODING
+from posbench.pretrained.outline import AS_TRAINED
 
 LENGTHS = [16, 64]
 # methods.md section 6: . defined, u untested, 0 changes nothing, x refused. Written from there by
@@ -212,7 +212,7 @@ def test_every_method_states_its_source_and_has_a_yaml():
             OmegaConf.load(path).get(group) for path in (CONFIGS / "finetune").glob("*.yaml")
         ]  # what only a child can have
         targets |= {child["_target_"] for child in children if child and "_target_" in child}
-        targets |= {ENCODING, SERVED}  # what only a checkpoint or an engine has
+        targets |= {AS_TRAINED, SERVED}  # what only a checkpoint or an engine has
         assert modules == {
             target.split(".")[-2] for target in targets if target.startswith(package.__name__)
         }

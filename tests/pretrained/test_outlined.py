@@ -15,7 +15,7 @@ from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
-from posbench.pretrained.outline import outline
+from posbench.pretrained.outline import outline_from_config
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
 CHANGED = {
@@ -72,7 +72,7 @@ def test_the_first_falcons_and_blooms_are_outlined_by_their_older_configurations
     bloom = {"n_embed": 64, "num_attention_heads": 4, "n_layer": 2, "seq_length": 2048}
     for kind, config, expected in (("falcon", falcon, "turned"), ("bloom", bloom, "alibi")):
         described = {**config, "model_type": kind, "vocab_size": VOCAB}
-        read = outline(described, tmp_path / "config.json")
+        read = outline_from_config(described, tmp_path / "config.json")
         assert (read.model.d_model, read.encoding["kind"], read.length) == (64, expected, 2048)
 
 

@@ -227,7 +227,7 @@ def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, type
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
 def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
-    from posbench.pretrained.config_files import weight_names
+    from posbench.pretrained.config_files import weight_file_names
 
     (tmp_path / "secret.safetensors").touch()
     (tmp_path / "model").mkdir()
@@ -235,7 +235,7 @@ def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
         json.dumps({"weight_map": {"x": name}})
     )
     with pytest.raises(ConfigError, match="outside its folder"):
-        weight_names(tmp_path / "model")
+        weight_file_names(tmp_path / "model")
 
 
 def test_a_notebook_trusts_packages_by_name(foreign):

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import posbench
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import NAMES
+from posbench.pretrained.outline import NAMES_IN_CONFIG
 
 transformers = pytest.importorskip("transformers")
-LENGTHS = NAMES["length"]
+LENGTHS = NAMES_IN_CONFIG["length"]
 VOCAB = 96
 TRAIN_LEN = 64
 TARGET = 128

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from posbench.model.inplace.attention_hook import AttentionHook
 from posbench.model.inplace.own_configs import attention_configs
 from posbench.position.plan import make_plan
-from posbench.pretrained.outline import NAMES
+from posbench.pretrained.outline import NAMES_IN_CONFIG
 
-LENGTH_KEYS = NAMES["length"]  # keys of a configuration that may hold its longest text
+LENGTH_KEYS = NAMES_IN_CONFIG["length"]  # keys of a configuration that may hold its longest text
 
 
 def lengthen(model: nn.Module, hook: AttentionHook) -> None:

@@ -89,7 +89,7 @@ def _config_file(config: JobConfig) -> dict | None:
     """config.json of a checkpoint; a GGUF file and a model trained here have none."""
     if not config.model.checkpoint:
         return None
-    place = find_checkpoint(config.model.path, download=False).place
+    place = find_checkpoint(config.model.path, download=False).folder_or_file
     return read_json(place / "config.json") if place.is_dir() else None
 
 

@@ -31,8 +31,8 @@ from posbench.position.legality import fed_length, verdict_of
 from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import config_from_checkpoint
-from posbench.pretrained.outline import outlined
-from posbench.pretrained.transformers_model import try_load
+from posbench.pretrained.outline import is_built_by_transformers
+from posbench.pretrained.transformers_model import load_or_reason
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
 from posbench.tools.benchmark.measure import SCORED_POSITIONS, Case, Measurement, measure_cases
@@ -61,7 +61,7 @@ def load_model_path(path: str) -> GPT | Reader:
     )
     config = JobConfig.of({key: raw[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = config.model.checkpoint
-    if outlined(config):  # an architecture that posbench has no model of
+    if is_built_by_transformers(config):  # an architecture that posbench has no model of
         return read_theirs(find_checkpoint(path, download=False), config, "cpu")
     with torch.device("meta"):
         model = make_model(config, checkpoint["vocab_size"])
@@ -82,7 +82,7 @@ def measure_checkpoint(
     model = load_model_path(path).to(device)
     reader = rounded(model) if dtype == "bf16" else model
     checkpoint = find_checkpoint(path, download=False)
-    theirs = try_load(checkpoint, DTYPES[dtype], attn_implementation="sdpa")
+    theirs = load_or_reason(checkpoint, DTYPES[dtype], attn_implementation="sdpa")
     extensions = [name for name in only or USUAL_EXTENSIONS if name not in (PLAIN_CASE, THEIR_CASE)]
     for length in lengths:
         shape = (1, length)

@@ -4,7 +4,7 @@ mapping of RoPE.
 A model of text and images describes its text in a part of its own, such as text_config, and every
 engine takes positions from there."""
 
-from posbench.pretrained.outline import NAMES
+from posbench.pretrained.outline import NAMES_IN_CONFIG
 from posbench.tools.explanation.facts import FACTS
 
 TEXT_PARTS = tuple(FACTS["text_parts"])
@@ -71,7 +71,7 @@ def config_length(config: dict) -> float | None:
     """Length that a config.json states; None where it states none.
 
     model_max_length (of Command R) comes before max_position_embeddings, as engines take it."""
-    for name in ("model_max_length", *NAMES["length"]):
+    for name in ("model_max_length", *NAMES_IN_CONFIG["length"]):
         length = positive_number(config.get(name))
         if length:
             return length

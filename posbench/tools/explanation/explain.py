@@ -10,7 +10,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.wheel_file import wheel_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
-from posbench.pretrained.config_files import read_mapping
+from posbench.pretrained.config_files import read_json_mapping
 from posbench.tools.explanation.apply_changes import config_with_changes
 from posbench.tools.explanation.changes import Changes, read_changes
 from posbench.tools.explanation.checks import config_findings, llama_findings
@@ -131,17 +131,17 @@ def find_source(what: str) -> tuple[str, dict | Gguf]:
     if is_gguf(path):
         return file.name, gguf_from_file(read_gguf(path))
     if os.path.isdir(path):  # unlike Path's methods, False for a text that can be no path
-        return file.resolve().name, read_mapping(_config_in_folder(what, file))
+        return file.resolve().name, read_json_mapping(_config_in_folder(what, file))
     if os.path.isfile(path):
         folder = file.resolve().parent.name
         name = folder if file.name == "config.json" and folder else file.name
-        return name, read_mapping(file)
+        return name, read_json_mapping(file)
     if not HUB_NAME.fullmatch(what):
         raise ConfigError(
             f"{what} is not there: give a checkpoint's folder, a config.json, a .gguf file or a hub"
             " name (ORG/NAME)."
         )
-    return what, read_mapping(_hub_config(what))
+    return what, read_json_mapping(_hub_config(what))
 
 
 def _config_in_folder(what: str, folder: Path) -> Path:

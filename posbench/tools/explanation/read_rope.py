@@ -7,7 +7,7 @@ do. A value that cannot be read counts as missing, and checks.py says so."""
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import size_of, stated_width
+from posbench.pretrained.outline import stated_head_width, stated_size
 from posbench.tools.explanation.config_json import (
     kinds_with_own_mapping,
     positive_number,
@@ -83,9 +83,10 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
 
 def _turning_width(config: dict) -> int:
     """Channels of a head that may turn; those of latent attention stand apart."""
-    width = positive_number(config.get("qk_rope_head_dim")) or stated_width(config, DESCRIPTION)
+    rotary_width = positive_number(config.get("qk_rope_head_dim"))
+    width = rotary_width or stated_head_width(config, DESCRIPTION)
     if width is None:
-        hidden, heads = (size_of(config, name, DESCRIPTION) for name in ("d_model", "n_head"))
+        hidden, heads = (stated_size(config, name, DESCRIPTION) for name in ("d_model", "n_head"))
         sizes = f"hidden_size={hidden} and num_attention_heads={heads} do not say it"
         raise ConfigError(
             f"{DESCRIPTION} lacks head_dim, and {sizes}: is it a checkpoint's config.json?"

@@ -10,7 +10,7 @@ nothing."""
 import math
 from dataclasses import replace
 
-from posbench.pretrained.outline import NAMES
+from posbench.pretrained.outline import NAMES_IN_CONFIG
 from posbench.tools.explanation.config_json import (
     kinds_with_own_mapping,
     positive_number,
@@ -126,9 +126,11 @@ def _length_key(
     if length <= before.longest:
         return {}
     names = [
-        name for name in ("model_max_length", *NAMES["length"]) if positive_number(text.get(name))
+        name
+        for name in ("model_max_length", *NAMES_IN_CONFIG["length"])
+        if positive_number(text.get(name))
     ]
-    name = names[0] if names else NAMES["length"][0]
+    name = names[0] if names else NAMES_IN_CONFIG["length"][0]
     return {name: short_number(length)}
 
 

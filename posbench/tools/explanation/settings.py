@@ -7,7 +7,7 @@ so."""
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import TURNING, size_of, stated_width
+from posbench.pretrained.outline import ROTARY_KEY_PARTS, stated_head_width, stated_size
 from posbench.tools.explanation.config_json import (
     config_length,
     first_value,
@@ -120,7 +120,7 @@ def _lacks_rope(config: dict, family: str) -> bool:
     attention = mapping_at(config, ("attn_config",))
     if config.get("alibi") is True or attention.get("alibi") is True:
         return True
-    names_rope = any(part in key for key in (*config, *attention) for part in TURNING)
+    names_rope = any(part in key for key in (*config, *attention) for part in ROTARY_KEY_PARTS)
     if names_rope:
         return False
     # Without a word of RoPE its defaults count, where a length is stated that no table has.
@@ -129,7 +129,7 @@ def _lacks_rope(config: dict, family: str) -> bool:
 
 def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
-    count = min(size_of(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
+    count = min(stated_size(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
     with_rope = _layers_with_rope(config, family, count)
     kinds = _attention_types(config, family, with_rope)
     if fact_of_family(family, "full_unturned") and SLIDING in kinds:
@@ -159,7 +159,7 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
         return [str(kind) for kind in listed]
     if family == "llama4_text":
         return [CHUNKED if turns else FULL for turns in with_rope]
-    count = min(size_of(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
+    count = min(stated_size(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
     window = positive_number(config.get("sliding_window"))
     uses_window = bool(config.get("use_sliding_window"))
     every = positive_number(config.get("sliding_window_pattern"), fact_of_family(family, "every"))
@@ -243,7 +243,7 @@ def _stated_share(config: dict, family: str) -> object:
     if share is not None:
         return share
     turned = positive_number(config.get("rotary_dim"))
-    width = stated_width(config, DESCRIPTION)
+    width = stated_head_width(config, DESCRIPTION)
     if turned and width:
         return turned / width
     return fact_of_family(family, "share")

@@ -22,8 +22,8 @@ from posbench.model.build import make_encoding
 from posbench.position.interfaces import Encoding
 from posbench.position.trusted import trained_config
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.config_files import read_mapping
-from posbench.pretrained.outline import outlined
+from posbench.pretrained.config_files import read_json_mapping
+from posbench.pretrained.outline import is_built_by_transformers
 from posbench.runs.directory import Run
 from posbench.sweep.take_checkpoint import write_theirs
 from posbench.tools.export.rope_keys import rope_keys
@@ -46,7 +46,7 @@ def export(request: Request) -> int:
     _check_request(request)
     run = Run(config["run"])
     trained = trained_config(run)
-    if outlined(trained):
+    if is_built_by_transformers(trained):
         raise ConfigError(
             f"run={config['run']} is built by transformers: from_pretrained reads model.path, or a"
             " fine-tuned run itself."
@@ -58,7 +58,7 @@ def export(request: Request) -> int:
         checkpoint = _source_checkpoint(trained)
         if checkpoint:
             content |= _special_ids(checkpoint)
-            generation = checkpoint.place / GENERATION_FILE
+            generation = checkpoint.folder_or_file / GENERATION_FILE
             if generation.is_file():
                 shutil.copyfile(generation, folder / GENERATION_FILE)
         tokenizer_words = _copy_tokenizer(trained.data, config["cache_dir"], folder)
@@ -251,14 +251,14 @@ def _source_checkpoint(trained: JobConfig) -> Checkpoint | None:
 
 def _special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
     """Ids of special tokens that a checkpoint names, by their keys in config.json."""
-    if is_gguf(checkpoint.place):
-        metadata = read_gguf(checkpoint.place).metadata
+    if is_gguf(checkpoint.folder_or_file):
+        metadata = read_gguf(checkpoint.folder_or_file).metadata
         ids = {
             key: metadata.get(f"tokenizer.ggml.{name}_token_id")
             for key, name in SPECIAL_ID_KEYS.items()
         }
     else:
-        content = read_mapping(checkpoint.place / "config.json")
+        content = read_json_mapping(checkpoint.folder_or_file / "config.json")
         ids = {key: content.get(key) for key in SPECIAL_ID_KEYS}
     return {key: value for key, value in ids.items() if _is_id(value)}
 

@@ -32,10 +32,10 @@ def harness(request: Request) -> None:
     loaded_place = None
     for config in request.cfgs:
         checkpoint = find_checkpoint(config["model"]["path"])
-        if loaded_place != checkpoint.place:
+        if loaded_place != checkpoint.folder_or_file:
             dtype = torch.bfloat16 if config["evaluate"]["dtype"] == "bf16" else torch.float32
             model = load(checkpoint, dtype).to(pick_device(config["device"]))
-            loaded_place = checkpoint.place
+            loaded_place = checkpoint.folder_or_file
         lengths = typed_group("evaluate", config["evaluate"]).lengths or [0]
         target = config["target_len"] or max(lengths) or None
         extend(model, config["extension"], config["scale_attention"], target_len=target)
@@ -54,7 +54,7 @@ def harness(request: Request) -> None:
 
 def _usual_path(checkpoint: Checkpoint, config: dict, settings: dict) -> Path:
     """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json."""
-    folder = Path(config["results_dir"]).parent / "harness" / checkpoint.place.stem
+    folder = Path(config["results_dir"]).parent / "harness" / checkpoint.folder_or_file.stem
     methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"
     return folder / f"{methods}-{sha256_json([settings, config['evaluate']])[:8]}.json"
 
