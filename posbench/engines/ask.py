@@ -27,8 +27,8 @@ from posbench.runs.provenance import collect_provenance
 
 # seconds until an interrupt is noticed, at most: a signal that another thread takes does not end a
 # wait
-NOTICED_EVERY = 0.5
-KEPT_EVERY = 2.0  # seconds between two writes of the texts that were answered, at least
+SECONDS_UNTIL_NOTICED = 0.5
+SECONDS_BETWEEN_WRITES = 2.0  # seconds between two writes of the texts that were answered, at least
 
 
 class EngineModel(nn.Module):
@@ -112,7 +112,7 @@ class EngineScorer(Scorer):
         correct_NR = np.zeros((len(at_N), n_rows), bool)
         requests: dict[Future, _Request] = {}
         if self.partial:
-            self.partial.every = KEPT_EVERY
+            self.partial.every = SECONDS_BETWEEN_WRITES
         try:
             for row in range(len(at_N)):
                 batch = text(at_N[row : row + 1])
@@ -153,7 +153,7 @@ class EngineScorer(Scorer):
         """Wait for answers, write them into the arrays and drop their requests."""
         done: set[Future] = set()
         while not done:  # a wait without a limit would not notice an interrupt
-            done = wait(requests, NOTICED_EVERY, FIRST_COMPLETED).done
+            done = wait(requests, SECONDS_UNTIL_NOTICED, FIRST_COMPLETED).done
         # Failures come last, so that every answer is kept.
         for future in sorted(done, key=lambda future: future.exception() is not None):
             row, key, scored_R, began = requests.pop(future)
@@ -178,16 +178,16 @@ def request_losses(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
     process."""
     future: Future = Future()
 
-    def work() -> None:
+    def set_losses() -> None:
         try:
             future.set_result(engine.losses(ids_L1, n_rows))
         except Exception as error:
             future.set_exception(error)
 
     if engine.remote:
-        threading.Thread(target=work, daemon=True, name="asking").start()
+        threading.Thread(target=set_losses, daemon=True, name="asking").start()
     else:
-        work()
+        set_losses()
     return future
 
 

@@ -13,13 +13,13 @@ from posbench.config.typed_args import shown
 
 # of answers after which the same request may succeed
 RETRIED_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-KEY_STATUSES = (401, 403)
+REFUSED_KEY_STATUSES = (401, 403)
 LONGEST_PAUSE = 60.0  # seconds between two tries, at most
 CONNECT_SECONDS = 20  # seconds to wait for a connection
 # bytes of an answer, beside those of each token; a list of models has up to 1 MiB
 LARGEST_ANSWER = 4 * 2**20
 # bytes of an answer for each token that was asked for; servers write up to 200
-LARGEST_PER_TOKEN = 1024
+LARGEST_ANSWER_PER_TOKEN = 1024
 QUOTED_BYTES = 4096  # bytes of an answer of which a sentence may quote some
 
 
@@ -60,7 +60,7 @@ class Client:
         self.closed = threading.Event()  # ends a pause between two tries
         self.connections = httpx.Client(
             base_url=url,
-            headers=_headers(),
+            headers=_key_header(),
             timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=connections),
         )
@@ -85,7 +85,7 @@ class Client:
         Raises `error`, and ConfigError for a key that the server does not take."""
         for attempt in range(tries):
             try:
-                return self._try(method, path, body, error, tokens)
+                return self._try_once(method, path, body, error, tokens)
             except _PassingFault as passing:
                 fault = passing
             # seconds that the server names, else 1, 2, 4, ...
@@ -98,15 +98,15 @@ class Client:
             " the same command again."
         )
 
-    def _try(
+    def _try_once(
         self, method: str, path: str, body: dict | None, error: type[Exception], tokens: int
     ) -> Any:
         """JSON of an answer. Raises _PassingFault where another try may succeed, else as `ask`."""
         import httpx
 
-        largest = LARGEST_ANSWER + LARGEST_PER_TOKEN * tokens
+        largest = LARGEST_ANSWER + LARGEST_ANSWER_PER_TOKEN * tokens
         try:
-            answer = self._read(method, path, body, largest)
+            answer = self._read_answer(method, path, body, largest)
         # RuntimeError where `close` was called
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
             raise _PassingFault(f"{type(cause).__name__}: {first_line(cause)}") from cause
@@ -125,7 +125,7 @@ class Client:
 
     def _check_status(self, answer: Answer, path: str, error: type[Exception]) -> None:
         """Raise an error for a status after which the same request cannot succeed."""
-        if answer.status in KEY_STATUSES:
+        if answer.status in REFUSED_KEY_STATUSES:
             raise ConfigError(
                 f"{self.url} does not take the key ({answer.status}): set {KEY} to one that it"
                 " takes."
@@ -136,7 +136,7 @@ class Client:
                 " server of completions, and what it takes."
             )
 
-    def _read(self, method: str, path: str, body: dict | None, largest: int) -> Answer:
+    def _read_answer(self, method: str, path: str, body: dict | None, largest: int) -> Answer:
         """Answer as it comes, which is not read on once it is larger than `largest` bytes.
 
         Raises errors of httpx."""
@@ -153,7 +153,7 @@ class Client:
         return Answer(answer.status_code, bytes(content), retry_after)
 
 
-def _headers() -> dict[str, str]:
+def _key_header() -> dict[str, str]:
     """Header with the key, if there is one. Raises ConfigError for a key that cannot be sent."""
     key = secret_key()
     for at, letter in enumerate(key):

@@ -25,11 +25,20 @@ from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import outline_of
 
-SCALINGS = {"none": 0, "linear": 1, "yarn": 2}
-FLASH = {"auto": -1, "off": 0, "on": 1}
-CACHES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
+SCALING_CODES = {"none": 0, "linear": 1, "yarn": 2}
+FLASH_ATTENTION_CODES = {"auto": -1, "off": 0, "on": 1}
+CACHE_TYPE_CODES = {
+    "f32": 0,
+    "f16": 1,
+    "bf16": 30,
+    "q8_0": 8,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+}
 # arguments that change no loss but by rounding, or that the digest of the file stands for
-NO_SETTINGS = ("threads", "path")
+FLAGS_WITHOUT_EFFECT = ("threads", "path")
 
 
 class LlamaCpp(Engine):
@@ -101,7 +110,7 @@ class LlamaCpp(Engine):
         settings = {
             flag: value
             for flag, value in self.flags.items()
-            if flag not in NO_SETTINGS and value != defaults[flag]
+            if flag not in FLAGS_WITHOUT_EFFECT and value != defaults[flag]
         }
         return ServedModel(
             vocab_size=outline.vocab_size,
@@ -128,9 +137,9 @@ class LlamaCpp(Engine):
             )
         self.lib = llama_cpp
         # ctypes does not hold the function that it calls
-        _keep.callback = llama_cpp.llama_log_callback(_keep)
+        _keep_log_line.callback = llama_cpp.llama_log_callback(_keep_log_line)
         no_data = ctypes.c_void_p(0)
-        llama_cpp.llama_log_set(_keep.callback, no_data)
+        llama_cpp.llama_log_set(_keep_log_line.callback, no_data)
         llama_cpp.llama_backend_init()
         path = self.flags["path"]
         place = find_checkpoint(path, download=False).folder_or_file
@@ -139,7 +148,7 @@ class LlamaCpp(Engine):
         )
         if not self.model:
             raise ConfigError(
-                f"model.path={path} is a file that this llama.cpp does not load: {_last_line()}"
+                f"model.path={path} is a file that this llama.cpp does not load: {_last_log_line()}"
             )
         vocabulary = llama_cpp.llama_model_get_vocab(self.model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
@@ -151,18 +160,18 @@ class LlamaCpp(Engine):
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [R] as Engine.losses. llama.cpp reads a text in batches."""
         length = len(ids_L1) - 1  # the last token is a target alone
-        self._open(length)
+        self._prepare_context(length)
         size = self.flags["batch_size"]
         nll_parts = []
         correct_parts = []
         for start in range(0, length, size):
             end = min(start + size, length)
-            nll_R, correct_R = self._batch(ids_L1, start, end, first=length - n_rows)
+            nll_R, correct_R = self._batch_losses(ids_L1, start, end, first=length - n_rows)
             nll_parts.append(nll_R)
             correct_parts.append(correct_R)
         return np.concatenate(nll_parts), np.concatenate(correct_parts)
 
-    def _open(self, length: int) -> None:
+    def _prepare_context(self, length: int) -> None:
         """Make `self.context` an empty one for `length` tokens; one of this length is emptied.
 
         `past` is the position of the next token. Self-extend has divided those below `grouped`."""
@@ -173,30 +182,30 @@ class LlamaCpp(Engine):
             if self.context:
                 lib.llama_free(self.context)
                 self.context = None
-            self.context = lib.llama_init_from_model(self.model, self._parameters(length))
+            self.context = lib.llama_init_from_model(self.model, self._context_parameters(length))
             if not self.context:
-                raise RunError(f"llama.cpp makes no context of {length} tokens: {_last_line()}")
+                raise RunError(f"llama.cpp makes no context of {length} tokens: {_last_log_line()}")
             self.length = length
         self.past = 0
         self.grouped = 0
 
-    def _parameters(self, length: int) -> Any:
+    def _context_parameters(self, length: int) -> Any:
         """llama_context_params of the flags, for texts of `length` tokens."""
         flags = self.flags
         parameters = self.lib.llama_context_default_params()
         parameters.n_ctx = flags["ctx_size"] or length
         parameters.n_batch = flags["batch_size"]
         parameters.n_ubatch = flags["ubatch_size"]
-        parameters.flash_attn_type = FLASH[flags["flash_attn"]]
+        parameters.flash_attn_type = FLASH_ATTENTION_CODES[flags["flash_attn"]]
         parameters.swa_full = flags["swa_full"]
         parameters.no_perf = True
-        parameters.type_k = CACHES[flags["cache_type_k"]]
-        parameters.type_v = CACHES[flags["cache_type_v"]]
+        parameters.type_k = CACHE_TYPE_CODES[flags["cache_type_k"]]
+        parameters.type_v = CACHE_TYPE_CODES[flags["cache_type_v"]]
         # llama.cpp's own four threads wait for each other where there are fewer cores.
         parameters.n_threads = flags["threads"] or cores()
         parameters.n_threads_batch = parameters.n_threads
         if flags["rope_scaling"]:
-            parameters.rope_scaling_type = SCALINGS[flags["rope_scaling"]]
+            parameters.rope_scaling_type = SCALING_CODES[flags["rope_scaling"]]
         if flags["rope_scale"]:
             parameters.rope_freq_scale = 1 / flags["rope_scale"]
         for flag, value in flags.items():
@@ -205,13 +214,13 @@ class LlamaCpp(Engine):
                 setattr(parameters, flag, value)
         return parameters
 
-    def _batch(
+    def _batch_losses(
         self, ids_L1: np.ndarray, start: int, end: int, first: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [r] of tokens start to end - 1, which llama.cpp reads, from row
         `first` of the text on: none in a batch before it.
         """
-        self._extend_self()
+        self._divide_cached_keys()
         scored = np.arange(start, end) >= first
         self._decode(ids_L1, start, end, scored)
         self.past += end - start
@@ -248,9 +257,11 @@ class LlamaCpp(Engine):
         finally:
             lib.llama_batch_free(batch)
         if code:
-            raise RunError(f"llama.cpp stops at token {start} of a text ({code}): {_last_line()}")
+            raise RunError(
+                f"llama.cpp stops at token {start} of a text ({code}): {_last_log_line()}"
+            )
 
-    def _extend_self(self) -> None:
+    def _divide_cached_keys(self) -> None:
         """Move the cached keys as self-extend does once a whole group window lies behind.
 
         The loop is that of llama.cpp's completion.cpp: the window's w positions, counted from the
@@ -284,11 +295,11 @@ class LlamaCpp(Engine):
 _log: list[str] = []  # the latest lines of llama.cpp, of which an error shows the last
 
 
-def _keep(level: int, text: bytes, data: ctypes.c_void_p) -> None:
+def _keep_log_line(level: int, text: bytes, data: ctypes.c_void_p) -> None:
     """Keep llama.cpp's log out of the terminal."""
     _log.append(text.decode(errors="replace").strip())
     del _log[:-20]
 
 
-def _last_line() -> str:
+def _last_log_line() -> str:
     return next((line for line in reversed(_log) if line.strip(".")), "it says no more")

@@ -147,7 +147,7 @@ class Server(Engine):
         self.takes_ids = self.owner != LLAMA_CPP_PYTHON  # which takes text alone
         self.first_id = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
         self.longest = listed["max_model_len"]
-        self._check_use(max(cfg["evaluate"]["lengths"]))
+        self._check_can_score(max(cfg["evaluate"]["lengths"]))
         self._check_losses()
         return masked_all({"url": self.url, **listed, **self._settings()})
 
@@ -206,12 +206,12 @@ class Server(Engine):
             longest = _positive_int(meta.get("n_ctx"))
         return {
             "id": name,
-            "owned_by": _short_text(model.get("owned_by")),
-            "root": _short_text(model.get("root")),
+            "owned_by": _text_cut_short(model.get("owned_by")),
+            "root": _text_cut_short(model.get("root")),
             "max_model_len": longest,
         }
 
-    def _check_use(self, length: int) -> None:
+    def _check_can_score(self, length: int) -> None:
         """Raise ConfigError for texts that are too long, and for a server that scores none."""
         if self.longest and length > self.longest - RESERVED_TOKENS:
             raise ConfigError(
@@ -300,14 +300,14 @@ class Server(Engine):
         """Log probability of each token but the first, and whether it was the likeliest: [L] each.
 
         Raises RunError for an answer without them, or about other tokens than `ids`."""
-        answer = self._post_ids(ids)
+        answer = self._post_tokens(ids)
         try:
             echo = _echo_of_sglang(answer) if self.owner == SGLANG else _echo_of_completion(answer)
             if not self.takes_ids:  # llama-cpp-python leaves the BOS out of its echo
-                echo = echo.behind_bos()
+                echo = echo.with_bos_entry()
             is_likeliest = echo.is_likeliest()
         except MALFORMED as error:
-            raise self._no_probabilities(answer) from error
+            raise self._no_probabilities_error(answer) from error
         if echo.count != len(ids):
             raise RunError(
                 f"{self.url} read {shown(echo.count)} tokens of a text of {len(ids)}: it cuts"
@@ -315,7 +315,7 @@ class Server(Engine):
             )
         # The echo of a completion ends with the token that the server was made to write.
         if not len(echo.tokens) == len(echo.logprobs) >= len(ids):
-            raise self._no_probabilities(answer)
+            raise self._no_probabilities_error(answer)
         for at, (token, index) in enumerate(zip(echo.tokens, ids, strict=False)):
             if not self._may_stand_for(token, index):
                 piece = shown(self.tokenizer.decode([index]))
@@ -325,7 +325,7 @@ class Server(Engine):
                 )
         return echo.logprobs[1 : len(ids)], is_likeliest[1 : len(ids)]
 
-    def _post_ids(self, ids: list[int]) -> Any:
+    def _post_tokens(self, ids: list[int]) -> Any:
         """JSON of the answer about a text of these tokens."""
         if self.owner == SGLANG:
             return self._post("/generate", {"input_ids": ids, **SGLANG_SETTINGS}, len(ids))
@@ -358,7 +358,7 @@ class Server(Engine):
             return True
         return piece.strip() == token.strip()
 
-    def _no_probabilities(self, answer: object) -> RunError:
+    def _no_probabilities_error(self, answer: object) -> RunError:
         cause = answer.get("error", answer) if isinstance(answer, dict) else answer
         return RunError(
             f"{self.url} gives no probabilities of a prompt's own tokens ({shown(cause)}): start it"
@@ -374,18 +374,20 @@ class _Echo(NamedTuple):
 
     tokens: list
     logprobs: list
-    tops: list  # the log-probabilities of the likeliest tokens in each place, or None
+    top_logprobs: list  # the log-probabilities of the likeliest tokens in each place, or None
     count: object
 
-    def behind_bos(self) -> "_Echo":
+    def with_bos_entry(self) -> "_Echo":
         """Entries with one for a BOS, which has no probability."""
-        return _Echo([None, *self.tokens], [None, *self.logprobs], [None, *self.tops], self.count)
+        return _Echo(
+            [None, *self.tokens], [None, *self.logprobs], [None, *self.top_logprobs], self.count
+        )
 
     def is_likeliest(self) -> list[bool]:
         """For each token whether none was likelier."""
         return [
             logprob is not None and logprob >= max(top)
-            for logprob, top in zip(self.logprobs, self.tops, strict=True)
+            for logprob, top in zip(self.logprobs, self.top_logprobs, strict=True)
         ]
 
 
@@ -393,17 +395,17 @@ def _echo_of_sglang(answer: Any) -> _Echo:
     """Echo of an answer of /generate. Raises MALFORMED for an answer of another form."""
     meta = answer["meta_info"]
     entries = meta["input_token_logprobs"]  # (logprob, id) of each token
-    tops = [top and [entry[0] for entry in top] for top in meta["input_top_logprobs"]]
+    top_logprobs = [top and [entry[0] for entry in top] for top in meta["input_top_logprobs"]]
     tokens = [entry[1] for entry in entries]
-    return _Echo(tokens, [entry[0] for entry in entries], tops, len(entries))
+    return _Echo(tokens, [entry[0] for entry in entries], top_logprobs, len(entries))
 
 
 def _echo_of_completion(answer: Any) -> _Echo:
     """Echo of an answer of /v1/completions. Raises MALFORMED for an answer of another form."""
     echo = answer["choices"][0]["logprobs"]
-    tops = [top and list(top.values()) for top in echo["top_logprobs"]]
+    top_logprobs = [top and list(top.values()) for top in echo["top_logprobs"]]
     count = answer["usage"]["prompt_tokens"]
-    return _Echo(list(echo["tokens"]), list(echo["token_logprobs"]), tops, count)
+    return _Echo(list(echo["tokens"]), list(echo["token_logprobs"]), top_logprobs, count)
 
 
 def _is_logprob(value: object) -> bool:
@@ -432,5 +434,5 @@ def _listed_names(names: Iterable[str]) -> str:
     return ", ".join(first) or "none"
 
 
-def _short_text(value: object) -> str | None:
+def _text_cut_short(value: object) -> str | None:
     return value[:LONGEST_NAME] if isinstance(value, str) else None

@@ -17,7 +17,7 @@ from posbench.gguf.tensors import numbers
 # named as transformers' model types; Mistral's files say llama
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
 # {key below the architecture's name: key of config.json}
-KEYS = {
+CONFIG_KEYS = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
@@ -29,11 +29,11 @@ KEYS = {
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab_size",
 }
-PERMUTED = ("llama", "smollm3")
+PERMUTED_ARCHITECTURES = ("llama", "smollm3")
 USUAL_BASE = 10000.0  # llama.cpp's, where a file says none: files of Llama 2 of 2023 do not
 HEAD_WIDTH = object()  # stands for a number of the file itself
 # {key: the values that change nothing}
-SILENT = {
+HARMLESS_VALUES = {
     "attention.value_length": (HEAD_WIDTH,),
     "rope.dimension_count": (HEAD_WIDTH,),
     "attention.causal": (True,),
@@ -42,7 +42,7 @@ SILENT = {
     "tensor_data_layout": ("Meta AI original pth",),
 }
 SCALING = "rope.scaling."
-OF_OTHERS = (
+PASSED_OVER_KEYS = (
     "finetuned",
     "yarn_log_multiplier",
     "yarn_ext_factor",
@@ -50,10 +50,10 @@ OF_OTHERS = (
     "yarn_beta_fast",
     "yarn_beta_slow",
 )
-USED = ("type", "factor", "original_context_length", "attn_factor")
-SCALINGS = {SCALING + key for key in (*USED, *OF_OTHERS)}
-FACTORS = "rope_freqs.weight"
-NO_FACTORS = (None, 0.0, 1.0)  # values of rope.scaling.factor that scale nothing
+READ_SCALING_KEYS = ("type", "factor", "original_context_length", "attn_factor")
+KNOWN_SCALING_KEYS = {SCALING + key for key in (*READ_SCALING_KEYS, *PASSED_OVER_KEYS)}
+DIVISORS_TENSOR = "rope_freqs.weight"
+FACTORS_OF_NO_SCALING = (None, 0.0, 1.0)  # values of rope.scaling.factor that scale nothing
 LARGEST_FACTOR = 1e6  # of a scaling; any larger one is a damaged file
 
 
@@ -77,10 +77,10 @@ def describe(file: GgufFile) -> dict:
     keys = model_keys(file, architecture)
     _check_keys(keys, architecture, file)
     return {
-        "rope_theta": USUAL_BASE,  # unless _sizes reads another
-        **_sizes(file, keys),
+        "rope_theta": USUAL_BASE,  # unless _stated_sizes reads another
+        **_stated_sizes(file, keys),
         "model_type": architecture,
-        "rope_scaling": _scaling(keys, file),
+        "rope_scaling": _rope_scaling(keys, file),
     }
 
 
@@ -90,12 +90,12 @@ def sizes(file: GgufFile) -> dict:
     transformers runs these models, so a scaling of RoPE, which it ignores, is a ConfigError."""
     keys = model_keys(file, file.metadata.get("general.architecture"))
     factor = keys.get(SCALING + "factor")
-    if factor not in NO_FACTORS or FACTORS in file.tensors:
+    if factor not in FACTORS_OF_NO_SCALING or DIVISORS_TENSOR in file.tensors:
         raise ConfigError(
-            f"{file.path} has rope.scaling.factor={factor} or {FACTORS}, which transformers does"
-            " not read: give safetensors."
+            f"{file.path} has rope.scaling.factor={factor} or {DIVISORS_TENSOR}, which"
+            " transformers does not read: give safetensors."
         )
-    return _sizes(file, keys)
+    return _stated_sizes(file, keys)
 
 
 def permuted_heads(file: GgufFile) -> dict[str, int]:
@@ -104,7 +104,7 @@ def permuted_heads(file: GgufFile) -> dict[str, int]:
     Such as {"attn_q": 32, "attn_k": 8}. llama.cpp rotates neighbouring channels in PERMUTED, the
     halves of a head in others."""
     architecture = file.metadata.get("general.architecture")
-    if architecture not in PERMUTED:
+    if architecture not in PERMUTED_ARCHITECTURES:
         return {}
     keys = model_keys(file, architecture)
     heads = keys["attention.head_count"]
@@ -117,7 +117,7 @@ def model_keys(file: GgufFile, architecture: str) -> dict:
     A value that a file lists for each layer is one where all layers are alike."""
     prefix = f"{architecture}."
     return {
-        key.removeprefix(prefix): _one_if_alike(value)
+        key.removeprefix(prefix): _single_value_if_alike(value)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
     }
@@ -129,7 +129,7 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
         key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in keys
     ]
     for key in ("embedding_length", "attention.head_count"):
-        if not _positive(keys.get(key)):
+        if not _is_positive_int(keys.get(key)):
             missing.append(key)
     if missing:
         names = " and ".join(f"{architecture}.{key}" for key in missing)
@@ -137,10 +137,11 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
     usual_width = keys["embedding_length"] // keys["attention.head_count"]
     head_width = keys.get("attention.key_length", usual_width)
     for key, value in keys.items():
-        if key in KEYS or key in SCALINGS:
+        if key in CONFIG_KEYS or key in KNOWN_SCALING_KEYS:
             continue
         harmless_values = [
-            head_width if silent is HEAD_WIDTH else silent for silent in SILENT.get(key, ())
+            head_width if silent is HEAD_WIDTH else silent
+            for silent in HARMLESS_VALUES.get(key, ())
         ]
         if value not in harmless_values:
             raise ConfigError(
@@ -149,39 +150,41 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
             )
 
 
-def _sizes(file: GgufFile, keys: dict) -> dict:
+def _stated_sizes(file: GgufFile, keys: dict) -> dict:
     """Keys of config.json for sizes, tied embeddings and the BOS."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return {
         "vocab_size": len(tokens) if isinstance(tokens, list) else None,
-        **{KEYS[key]: value for key, value in keys.items() if key in KEYS},  # may hold vocab_size
+        # may hold vocab_size
+        **{CONFIG_KEYS[key]: value for key, value in keys.items() if key in CONFIG_KEYS},
         "tie_word_embeddings": "output.weight" not in file.tensors,  # the head's own matrix
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
     }
 
 
-def _positive(value: object) -> bool:
+def _is_positive_int(value: object) -> bool:
+    """True for a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _one_if_alike(value: object) -> object:
+def _single_value_if_alike(value: object) -> object:
     """`value`, or the one number of an array whose layers are all alike."""
     if not isinstance(value, array):
         return value
     return value[0] if len(set(value)) == 1 else value.tolist()
 
 
-def _scaling(keys: dict, file: GgufFile) -> dict | None:
+def _rope_scaling(keys: dict, file: GgufFile) -> dict | None:
     """rope_scaling of the scaling that a file says, or of the divisors that it holds.
 
     Llama 3.1's are stored as divisors alone."""
     factor = keys.get(SCALING + "factor")
     temperature = keys.get(SCALING + "attn_factor", 1.0)
     # llama.cpp (src/llama-model.cpp) takes a factor without a type as linear, and 0 as none.
-    kind = keys.get(SCALING + "type", "none" if factor in NO_FACTORS else "linear")
-    has_divisors = FACTORS in file.tensors
+    kind = keys.get(SCALING + "type", "none" if factor in FACTORS_OF_NO_SCALING else "linear")
+    has_divisors = DIVISORS_TENSOR in file.tensors
     if kind == "none" and temperature == 1:
-        return _divisor_scaling(file, keys["context_length"]) if has_divisors else None
+        return _rope_scaling_of_divisors(file, keys["context_length"]) if has_divisors else None
     valid = _is_factor(factor) and _is_factor(temperature)
     # config.json has no temperature for a linear scaling
     linear_and_more = kind == "linear" and temperature != 1
@@ -191,7 +194,7 @@ def _scaling(keys: dict, file: GgufFile) -> dict | None:
             f" attn_factor={shown(temperature)}"
         )
         if has_divisors:
-            scaling += f" beside {FACTORS}"
+            scaling += f" beside {DIVISORS_TENSOR}"
         raise ConfigError(
             f"{file.path} has {scaling}, which is not read: choose another, or the folder of"
             " safetensors it was made from."
@@ -209,20 +212,21 @@ def _scaling(keys: dict, file: GgufFile) -> dict | None:
 
 
 def _is_factor(value: object) -> bool:
+    """True for a factor by which a scaling or a temperature may multiply."""
     return isinstance(value, float) and 0 < value < LARGEST_FACTOR
 
 
-def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:
+def _rope_scaling_of_divisors(file: GgufFile, longest: object) -> dict | None:
     """rope_scaling of rope_freqs.weight: longrope, alike at every length and without temperature.
 
     None where all divisors are 1. A pair is slowed by the context's lengthening at most, so the
     training length is `longest`, the lengthened context, by the largest divisor."""
-    divisors = numbers(file, FACTORS)
+    divisors = numbers(file, DIVISORS_TENSOR)
     valid = divisors is not None and np.isfinite(divisors).all() and divisors.min() >= 1
-    if not valid or not _positive(longest):
+    if not valid or not _is_positive_int(longest):
         raise ConfigError(
-            f"{file.path} has a {FACTORS} that is not a list of divisors of 1 or more: download it"
-            " again."
+            f"{file.path} has a {DIVISORS_TENSOR} that is not a list of divisors of 1 or more:"
+            " download it again."
         )
     largest = float(divisors.max())
     if largest == 1:

@@ -24,7 +24,7 @@ from posbench.config.typed_args import shown
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 # {type in the file: struct's letter} of numbers; 8 is a string, 9 an array.
-NUMBERS = {
+NUMBER_FORMATS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 FLOAT32 = 6
@@ -68,7 +68,7 @@ def read_gguf(path: str | Path) -> GgufFile:
     """Header of a GGUF file. Raises ConfigError for one that is damaged or cannot be read."""
     with readable(path):
         stat = os.stat(path)
-        return _read(str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
+        return _read_header(str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
 
 
 @contextmanager
@@ -92,13 +92,15 @@ def incomplete(path: str | Path, reason: str) -> ConfigError:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(path: str, size: int, modified: int) -> GgufFile:
+def _read_header(path: str, size: int, modified: int) -> GgufFile:
     """Header of a file in this state, kept because one command needs it several times."""
     with opened(path) as file:
-        return _Header(file, min(os.fstat(file.fileno()).st_size, MOST_HEADER)).read(Path(path))
+        return _HeaderReader(file, min(os.fstat(file.fileno()).st_size, MOST_HEADER)).read(
+            Path(path)
+        )
 
 
-class _Tensor(NamedTuple):
+class _DirectoryEntry(NamedTuple):
     """Entry of the tensor directory. `offset` counts from the end of the header."""
 
     name: str
@@ -107,13 +109,13 @@ class _Tensor(NamedTuple):
     offset: int
 
 
-class _Header:
+class _HeaderReader:
     """Cursor over a header. It stops at `limit`, so no false count asks for more than the file."""
 
     def __init__(self, file: BinaryIO, limit: int):
         self.file = file
         self.limit = limit
-        self.at = 0
+        self.position = 0
 
     def read(self, path: Path) -> GgufFile:
         """The whole header, from its first byte."""
@@ -142,24 +144,24 @@ class _Header:
             metadata[key] = self.value(self.number("I"), shown(key))
         return metadata
 
-    def tensor(self) -> _Tensor:
+    def tensor(self) -> _DirectoryEntry:
         """The next entry of the tensor directory, whose shape a file writes backwards."""
         name = self.string()
         dimensions = self.number("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
             raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
         shape = tuple(self.number("Q") for _ in range(dimensions))
-        return _Tensor(name, shape[::-1], kind=self.number("I"), offset=self.number("Q"))
+        return _DirectoryEntry(name, shape[::-1], kind=self.number("I"), offset=self.number("Q"))
 
     def places(
-        self, entries: list[_Tensor], metadata: dict[str, object], size: int
+        self, entries: list[_DirectoryEntry], metadata: dict[str, object], size: int
     ) -> dict[str, TensorEntry]:
         """{name: place} in a file of `size` bytes. Tensors begin at the first aligned byte."""
         alignment = metadata.get("general.alignment", USUAL_ALIGNMENT)
         if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
             raise _Damaged(f"general.alignment={shown(alignment)}")
-        padding = -self.at % alignment  # bytes to the next multiple
-        first_start = self.at + padding
+        padding = -self.position % alignment  # bytes to the next multiple
+        first_start = self.position + padding
         places: dict[str, TensorEntry] = {}
         for name, shape, kind, offset in entries:
             start = first_start + offset
@@ -172,8 +174,8 @@ class _Header:
 
     def take(self, count: int) -> bytes:
         """The next `count` bytes. None are read if a false count exceeds the file."""
-        self.at += count
-        content = self.file.read(count) if self.at <= self.limit else b""
+        self.position += count
+        content = self.file.read(count) if self.position <= self.limit else b""
         if len(content) < count:
             raise _Damaged(
                 f"it ends early, or a length in it is false: no {count:,} bytes are left, of at"
@@ -198,8 +200,8 @@ class _Header:
         A float32 becomes the shortest decimal of it: 1e-05 and not 9.999999747378752e-06."""
         if kind == STRING:
             return self.string()
-        if kind in NUMBERS:
-            number = self.number(NUMBERS[kind])
+        if kind in NUMBER_FORMATS:
+            number = self.number(NUMBER_FORMATS[kind])
             return float(str(np.float32(number))) if kind == FLOAT32 else number
         if kind != ARRAY:
             raise _Damaged(f"{key} has type {kind}")
@@ -207,9 +209,9 @@ class _Header:
         count = self.number("Q")
         if kind_of_values == STRING:
             return [self.string() for _ in range(count)]
-        if kind_of_values not in NUMBERS:
+        if kind_of_values not in NUMBER_FORMATS:
             raise _Damaged(f"{key} is an array of type {kind_of_values}")
-        code = NUMBERS[kind_of_values].replace("?", "B")  # array has no bool
+        code = NUMBER_FORMATS[kind_of_values].replace("?", "B")  # array has no bool
         values = array(code)
         values.frombytes(self.take(values.itemsize * count))
         return values

@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 FLOAT32 = 0  # number of the type of a GGUF file that is not quantised
 # {stem in a GGUF file: stem in transformers}
-OF_MODEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-OF_LAYER = {
+NAMES_OF_MODEL = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+NAMES_OF_LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -53,7 +57,7 @@ def numbers(file: GgufFile, name: str) -> np.ndarray | None:
     is_list = entry.kind == FLOAT32 and len(entry.shape) == 1
     if not is_list or not 0 < size <= file.size - entry.start:
         return None
-    return np.frombuffer(_bytes(file, entry, size), "<f4").astype(np.float64)
+    return np.frombuffer(_tensor_bytes(file, entry, size), "<f4").astype(np.float64)
 
 
 def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTensor]:
@@ -64,7 +68,7 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
     tensors = {}
     for name, entry in file.tensors.items():
         kind, size = _quantisation(file, name, entry)
-        heads = permuted.get(_last_part(name))
+        heads = permuted.get(_name_in_layer(name))
         # each head has two halves of as many rows, which _dequantised puts apart
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
             raise ConfigError(
@@ -86,14 +90,14 @@ def transformers_name(name: str) -> str:
     """
     stem, _, end = name.rpartition(".")
     layer, _, part = stem.removeprefix("blk.").partition(".")
-    if stem.startswith("blk.") and part in OF_LAYER:
-        return f"model.layers.{layer}.{OF_LAYER[part]}.{end}"
-    if stem in OF_MODEL:
-        return f"{OF_MODEL[stem]}.{end}"
+    if stem.startswith("blk.") and part in NAMES_OF_LAYER:
+        return f"model.layers.{layer}.{NAMES_OF_LAYER[part]}.{end}"
+    if stem in NAMES_OF_MODEL:
+        return f"{NAMES_OF_MODEL[stem]}.{end}"
     return name
 
 
-def _last_part(name: str) -> str:
+def _name_in_layer(name: str) -> str:
     """The attn_q of blk.3.attn_q.weight."""
     return name.rpartition(".")[0].removeprefix("blk.").partition(".")[2]
 
@@ -120,7 +124,7 @@ def _quantisation(file: GgufFile, name: str, entry: TensorEntry) -> tuple[str, i
     return kind.name, size
 
 
-def _bytes(file: GgufFile, entry: TensorEntry, size: int) -> bytes:
+def _tensor_bytes(file: GgufFile, entry: TensorEntry, size: int) -> bytes:
     with readable(file.path), opened(file.path) as opened_file:
         opened_file.seek(entry.start)
         content = opened_file.read(size)
@@ -138,7 +142,7 @@ def _dequantised(file: GgufFile, entry: TensorEntry, size: int, heads: int | Non
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
-    content = np.frombuffer(_bytes(file, entry, size), np.uint8)
+    content = np.frombuffer(_tensor_bytes(file, entry, size), np.uint8)
     kind = GGMLQuantizationType(entry.kind)
     try:
         # the last dimension counts packed bytes here, and values in entry.shape

@@ -16,20 +16,20 @@ from posbench.gguf.header import GgufFile, read_gguf
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-LLAMA3 = (
+LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-DIGITS = {"type": "Digits", "individual_digits": True}
+QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+DIGIT_PRE_TOKENIZER = {"type": "Digits", "individual_digits": True}
 BYTE_LEVEL = {
     "type": "ByteLevel",
     "add_prefix_space": False,
     "trim_offsets": True,
     "use_regex": False,
 }
-GPT2 = [{**BYTE_LEVEL, "use_regex": True}]
-BYTE_DECODER = GPT2[0]  # as published; decoding has no use for the regex
+GPT2_PRE_TOKENIZERS = [{**BYTE_LEVEL, "use_regex": True}]
+BYTE_DECODER = GPT2_PRE_TOKENIZERS[0]  # as published; decoding has no use for the regex
 
 
 def _split_at(pattern: str) -> list[dict]:
@@ -44,10 +44,10 @@ def _split_at(pattern: str) -> list[dict]:
 # models were published with. transformers builds smollm without its cut at digits, which changes
 # white space before a numeral (two lines, then 1).
 PRE_TOKENIZERS = {
-    "gpt-2": GPT2,
-    "smollm": [DIGITS, *GPT2],
-    **dict.fromkeys(("llama-bpe", "llama3", "smaug-bpe"), _split_at(LLAMA3)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _split_at(QWEN2)),
+    "gpt-2": GPT2_PRE_TOKENIZERS,
+    "smollm": [DIGIT_PRE_TOKENIZER, *GPT2_PRE_TOKENIZERS],
+    **dict.fromkeys(("llama-bpe", "llama3", "smaug-bpe"), _split_at(LLAMA3_PATTERN)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _split_at(QWEN2_PATTERN)),
 }
 # Of these a piece that is a token itself is taken without merging.
 UNMERGED_TOKENS = ("llama-bpe", "llama3")
@@ -63,9 +63,9 @@ def tokenizer_json(path: str | Path) -> bytes:
     pre_tokenizer = file.metadata.get("tokenizer.ggml.pre")
     # SentencePiece merges across the whole text; its files name no pre-tokenizer, or "default"
     if model == "llama" and pre_tokenizer in (None, "default"):
-        content = _sentencepiece(file)
+        content = _sentencepiece_content(file)
     elif model == "gpt2" and isinstance(pre_tokenizer, str) and pre_tokenizer in PRE_TOKENIZERS:
-        content = _byte_level(file, pre_tokenizer)
+        content = _byte_level_content(file, pre_tokenizer)
     else:
         raise ConfigError(
             f"{path} holds a tokenizer of kind {shown(model)}, {shown(pre_tokenizer)}, and llama"
@@ -75,7 +75,7 @@ def tokenizer_json(path: str | Path) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode()
 
 
-def _strings(file: GgufFile, key: str) -> list[str]:
+def _listed_strings(file: GgufFile, key: str) -> list[str]:
     """List of texts in a file's vocabulary, such as "tokens". Raises ConfigError without any."""
     strings = file.metadata.get(f"tokenizer.ggml.{key}")
     if not isinstance(strings, list) or not strings:
@@ -86,12 +86,14 @@ def _strings(file: GgufFile, key: str) -> list[str]:
     return strings
 
 
-def _numbers(file: GgufFile, key: str, count: int, usual: array | None = None) -> array:
+def _number_of_each_token(
+    file: GgufFile, key: str, count: int, usual: array | None = None
+) -> array:
     """A number for each of `count` tokens, or `usual` without any."""
     numbers = file.metadata.get(f"tokenizer.ggml.{key}", usual)
     if not isinstance(numbers, array) or len(numbers) != count:
         name = key.removeprefix("token_")
-        raise _damaged(file, f"has another number of token {name}s than of tokens")
+        raise _damage_error(file, f"has another number of token {name}s than of tokens")
     return numbers
 
 
@@ -99,26 +101,28 @@ def _vocabulary(file: GgufFile, tokens: list[str]) -> dict[str, int]:
     """{token: id}. Raises ConfigError where a token stands twice."""
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
-        raise _damaged(file, "holds a token twice")
+        raise _damage_error(file, "holds a token twice")
     return vocabulary
 
 
-def _damaged(file: GgufFile, fault: str) -> ConfigError:
+def _damage_error(file: GgufFile, fault: str) -> ConfigError:
     return ConfigError(
         f"{file.path} {fault}, so it is not a tokenizer: download it again, or give"
         " data.tokenizer=FOLDER with another."
     )
 
 
-def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
+def _byte_level_content(file: GgufFile, pre_tokenizer: str) -> dict:
     """Content for a byte-level BPE, whose tokens are spelled in the 256 letters of bytes.
 
     Tokens outside that alphabet stand in the file as they read; the vocabulary spells them too."""
     from tokenizers import pre_tokenizers
 
-    tokens = _strings(file, "tokens")
-    merges = _strings(file, "merges")
-    types = _numbers(file, "token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens)))
+    tokens = _listed_strings(file, "tokens")
+    merges = _listed_strings(file, "merges")
+    types = _number_of_each_token(
+        file, "token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens))
+    )
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     speller = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled_tokens = {token for token in tokens if set(token) <= alphabet}
@@ -132,7 +136,7 @@ def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
     for pair in pairs:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
             merge = shown(" ".join(pair))
-            raise _damaged(file, f"has the merge {merge}, which does not make a token of two")
+            raise _damage_error(file, f"has the merge {merge}, which does not make a token of two")
     # The tokenizers library looks an added token up as it reads: one that is spelled otherwise in
     # the vocabulary would get a new id.
     added = {
@@ -147,7 +151,7 @@ def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
         "byte_fallback": False,
         "ignore_merges": pre_tokenizer in UNMERGED_TOKENS,
     }
-    return _content(
+    return _tokenizer_content(
         model,
         added,
         types,
@@ -157,7 +161,7 @@ def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
     )
 
 
-def _sentencepiece(file: GgufFile) -> dict:
+def _sentencepiece_content(file: GgufFile) -> dict:
     """Content for a BPE of SentencePiece.
 
     It joins the two neighbours whose union has the best score, so every way to cut a token in two
@@ -166,21 +170,21 @@ def _sentencepiece(file: GgufFile) -> dict:
     tokenizer.json that Llama 2 was published with: as there and in llama.cpp, a space is written
     behind tokens that are found whole too, which SentencePiece does not behind those that a user
     defined."""
-    tokens = _strings(file, "tokens")
-    types = _numbers(file, "token_type", len(tokens))
-    scores = _numbers(file, "scores", len(tokens))
+    tokens = _listed_strings(file, "tokens")
+    types = _number_of_each_token(file, "token_type", len(tokens))
+    scores = _number_of_each_token(file, "scores", len(tokens))
     vocabulary = _vocabulary(file, tokens)
     if not all(map(math.isfinite, scores)):
-        raise _damaged(file, "has a token whose score is not a number")
+        raise _damage_error(file, "has a token whose score is not a number")
     model = {
         "type": "BPE",
         "vocab": vocabulary,
         "merges": _merges(vocabulary, types, scores),
-        **_unknown_characters(file, tokens, types),
+        **_keys_for_unknown_characters(file, tokens, types),
     }
     space_before_text = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
     if not isinstance(space_before_text, bool):
-        raise _damaged(file, "has an add_space_prefix that is neither true nor false")
+        raise _damage_error(file, "has an add_space_prefix that is neither true nor false")
     added = {
         index: token
         for index, token in enumerate(tokens)
@@ -196,7 +200,7 @@ def _sentencepiece(file: GgufFile) -> dict:
         normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
         # removes one space at the start, none at the end
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    return _content(
+    return _tokenizer_content(
         model,
         added,
         types,
@@ -206,14 +210,16 @@ def _sentencepiece(file: GgufFile) -> dict:
     )
 
 
-def _unknown_characters(file: GgufFile, tokens: list[str], types: array) -> dict:
+def _keys_for_unknown_characters(file: GgufFile, tokens: list[str], types: array) -> dict:
     """Keys of the model for characters outside the vocabulary: bytes, or an unknown token."""
-    byte_tokens = _of_type(tokens, types, BYTE)
+    byte_tokens = _tokens_of_type(tokens, types, BYTE)
     if byte_tokens and sorted(byte_tokens) != BYTE_TOKENS:
-        raise _damaged(file, f"holds {len(byte_tokens)} tokens for bytes, which are not the 256")
-    unknown = _of_type(tokens, types, UNKNOWN)
+        raise _damage_error(
+            file, f"holds {len(byte_tokens)} tokens for bytes, which are not the 256"
+        )
+    unknown = _tokens_of_type(tokens, types, UNKNOWN)
     if len(unknown) > 1 or not (unknown or byte_tokens):
-        raise _damaged(file, f"holds {len(unknown)} unknown tokens")
+        raise _damage_error(file, f"holds {len(unknown)} unknown tokens")
     return {
         "byte_fallback": bool(byte_tokens),
         "unk_token": unknown[0] if unknown else None,
@@ -221,7 +227,7 @@ def _unknown_characters(file: GgufFile, tokens: list[str], types: array) -> dict
     }
 
 
-def _of_type(tokens: list[str], types: array, kind: int) -> list[str]:
+def _tokens_of_type(tokens: list[str], types: array, kind: int) -> list[str]:
     return [token for token, type_ in zip(tokens, types, strict=True) if type_ == kind]
 
 
@@ -243,7 +249,7 @@ def _merges(vocabulary: dict[str, int], types: array, scores: array) -> list[tup
     return [(left, right) for *_, left, right in sorted(pairs)]
 
 
-def _content(
+def _tokenizer_content(
     model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object
 ) -> dict:
     """Content of a tokenizer.json, which finds the tokens `added`, {id: token}, whole in a text.
