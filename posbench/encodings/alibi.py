@@ -16,10 +16,10 @@ from posbench.position.geometry import Above0, Shape, Trait
 from posbench.position.interfaces import Encoding
 
 
-def slopes(n_head: int) -> list[float]:
+def alibi_slopes(n_head: int) -> list[float]:
     """Slope of each head, in the paper's order.
 
-    >>> slopes(4)
+    >>> alibi_slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
     power = 2 ** (n_head.bit_length() - 1)  # the largest power of two up to n_head
@@ -36,7 +36,7 @@ class Alibi(Encoding):
 
     def __init__(self, shape: Shape, slope_scale: Above0 = 1.0):
         super().__init__(shape)
-        slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
+        slope_H = slope_scale * torch.tensor(alibi_slopes(shape.n_head))
         self.register_buffer("slope_H", slope_H, persistent=False)
 
     def columns(

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.alibi import Alibi, slopes
-from posbench.encodings.learned import between_rows
+from posbench.encodings.alibi import Alibi, alibi_slopes
+from posbench.encodings.learned import interpolated_rows
 from posbench.position.fixed_frequencies import is_spectrum_by_length, spectrum_trained_in
 from posbench.position.geometry import Layout, Shape, Spectrum, Trait
 from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, Layer
 from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
-TABLES = 3  # that are kept, one for each band of an extension
-FEW = 64  # fewer rows are those of new tokens, and made again
+MOST_KEPT_TABLES = 3  # one for each band of an extension
+FEWEST_KEPT_ROWS = 64  # of a table; fewer are those of new tokens, and made again
 
 
 class KeptTable(NamedTuple):
@@ -40,7 +40,7 @@ class KeptTable(NamedTuple):
     pos_T: Tensor
     table: Tensor
 
-    def begins_alike(self, spectrum: Spectrum, pos_T: Tensor, count: int) -> bool:
+    def shares_first_rows(self, spectrum: Spectrum, pos_T: Tensor, count: int) -> bool:
         """True if the first `count` rows are those of another spectrum and other coordinates."""
         if spectrum is not self.spectrum:
             if self.spectrum.exact_F is not None or spectrum.exact_F is not None:
@@ -55,8 +55,8 @@ class Turned(Encoding):
     frequencies of each length.
 
     `by_length`: every length has frequencies of its own (dynamic NTK), so no extension may change
-    them. `backwards`: by negative angles. `amplitude` is a factor on the turned channels, `plain`
-    one on the others."""
+    them. `backwards`: by negative angles. `amplitude` is a factor on the turned channels,
+    `factor_on_others` one on the others."""
 
     tested_as = "rope"
 
@@ -73,16 +73,16 @@ class Turned(Encoding):
         super().__init__(shape)
         self.spectra = spectra
         self.layout = layout
-        self.last = last
+        self.turns_last = last
         self.sign = -1.0 if backwards else 1.0
         self.amplitude = amplitude
-        self.plain = 1.0  # other than 1 once a scaling with a temperature is trained in
+        self.factor_on_others = 1.0  # other than 1 once a scaling with a temperature is trained in
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
         if not by_length:
             self.traits |= Trait.SPECTRUM
-        self._tables: list[KeptTable] = []  # the latest, of each band's coordinates
+        self._kept_tables: list[KeptTable] = []  # the latest, of each band's coordinates
 
-    def tuned(self, scaling: Extension, scaling_len: float) -> "Turned":
+    def with_extension_trained_in(self, scaling: Extension, scaling_len: float) -> "Turned":
         """These layers with an extension trained in. Raises ConfigError for one that is no set of
         frequencies, and beside `by_length`.
         """
@@ -91,13 +91,15 @@ class Turned(Encoding):
                 "This checkpoint's frequencies depend on the length, so none can be trained in:"
                 " choose extension=none."
             )
-        plain = self.spectrum()
-        _, sharper = spectrum_trained_in(scaling, plain, scaling_len, self.shape.train_len)
+        unscaled = self.spectrum()
+        _, amplitude = spectrum_trained_in(scaling, unscaled, scaling_len, self.shape.train_len)
         tuned = copy.copy(self)
-        tuned.spectra = lambda length: spectrum_trained_in(scaling, plain, scaling_len, length)[0]
-        tuned._tables = []
-        tuned.amplitude = self.amplitude * sharper
-        tuned.plain = self.plain * sharper
+        tuned.spectra = lambda length: spectrum_trained_in(scaling, unscaled, scaling_len, length)[
+            0
+        ]
+        tuned._kept_tables = []
+        tuned.amplitude = self.amplitude * amplitude
+        tuned.factor_on_others = self.factor_on_others * amplitude
         if is_spectrum_by_length(scaling):
             tuned.traits = self.traits & ~Trait.SPECTRUM
         return tuned
@@ -114,25 +116,28 @@ class Turned(Encoding):
         """
         longest = None  # kept table that shares the most first rows
         shared = 0
-        for entry in self._tables:
+        for entry in self._kept_tables:
             count = min(len(entry.pos_T), len(pos_T))
-            if count > shared and entry.begins_alike(spectrum, pos_T, count):
+            if count > shared and entry.shares_first_rows(spectrum, pos_T, count):
                 longest = entry
                 shared = count
         if longest is None:
-            table = self._rows(pos_T, spectrum)
+            table = self._new_table(pos_T, spectrum)
         elif shared == len(pos_T):
             return longest.table[:, :shared]
         else:
-            new = self._rows(pos_T[shared:], spectrum)
-            table = torch.cat((longest.table[:, :shared], new), dim=1)
-        if len(pos_T) >= FEW:  # a few rows are those of new tokens, and would displace others
-            others = [entry for entry in self._tables if entry is not longest]
-            # The new one and the latest TABLES - 1 of the others.
-            self._tables = [*others[1 - TABLES :], KeptTable(spectrum, pos_T, table)]
+            later_rows = self._new_table(pos_T[shared:], spectrum)
+            table = torch.cat((longest.table[:, :shared], later_rows), dim=1)
+        if (
+            len(pos_T) >= FEWEST_KEPT_ROWS
+        ):  # a few rows are those of new tokens, and would displace others
+            others = [entry for entry in self._kept_tables if entry is not longest]
+            # The new one and the latest of the others.
+            self._kept_tables = [*others[1 - MOST_KEPT_TABLES :], KeptTable(spectrum, pos_T, table)]
         return table
 
-    def _rows(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+    def _new_table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        """cos and signed sin at these coordinates alone: [2, T, R], float32."""
         angle_TF = self.sign * spectrum.angles(pos_T)
         table = (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
         return torch.stack(cos_and_sin_by_channel(table, self.layout))
@@ -140,21 +145,23 @@ class Turned(Encoding):
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return self.turn(q_BHTD, q_table), self.turn(k_BGTD, k_table)
+        return self.turned(q_BHTD, q_table), self.turned(k_BGTD, k_table)
 
-    def turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
-        """Turn the channels by a table; the others are multiplied by `plain`."""
+    def turned(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
+        """Turn the channels by a table; the others are multiplied by `factor_on_others`."""
         width = table.shape[-1]
         others = x_BHTD.shape[-1] - width
         if not others:
             return turned_pairs(x_BHTD, *table, self.layout)
-        if self.last:
+        if self.turns_last:
             first, second = x_BHTD.split([others, width], dim=-1)
             return torch.cat(
-                (first * self.plain, turned_pairs(second, *table, self.layout)), dim=-1
+                (first * self.factor_on_others, turned_pairs(second, *table, self.layout)), dim=-1
             )
         first, second = x_BHTD.split([width, others], dim=-1)
-        return torch.cat((turned_pairs(first, *table, self.layout), second * self.plain), dim=-1)
+        return torch.cat(
+            (turned_pairs(first, *table, self.layout), second * self.factor_on_others), dim=-1
+        )
 
 
 class Sloped(Alibi):
@@ -189,7 +196,7 @@ class Sloped(Alibi):
         slope_H = self.slope_H.double()
         n_head = len(slope_H)
         middle = k_pos_T[len(k_pos_T) // 2]
-        k_TH = self._biases(k_pos_T) - slope_H * middle
+        k_TH = self._rounded_biases(k_pos_T) - slope_H * middle
         q_HTH = torch.eye(n_head, device=k_pos_T.device)[:, None].expand(-1, len(q_pos_T), -1)
         if not row_constant:
             return q_HTH, k_TH.float()
@@ -199,7 +206,7 @@ class Sloped(Alibi):
             torch.cat((k_TH, torch.ones_like(k_TH[:, :1])), dim=-1).float(),
         )
 
-    def _biases(self, k_pos_T: Tensor) -> Tensor:
+    def _rounded_biases(self, k_pos_T: Tensor) -> Tensor:
         """Rounded biases of keys: [T, H], float64."""
         k_T = k_pos_T.to(self.rounded)
         product_TH = k_T.float()[:, None] * self.undivided_H.to(k_T.device)
@@ -229,11 +236,11 @@ class AsTrained(Encoding):
             rows_NC = rows_T1.expand(-1, shape.d_model)  # all rows differ
         self._rows = rows_NC
         if measured is None:
-            promised = self._promised(kind, shape)
+            promised = self._encoding_of_kind(kind, shape)
             measured = [Layer(promised, index=i) for i in range(shape.n_layer)]
-        self._layers = _extended_where_whole(measured)
+        self._layers = _extended_where_text_is_whole(measured)
         if scaling is not None:
-            self._tune_layers(make_method(scaling, kind=Extension), scaling_len)
+            self._train_scaling_in(make_method(scaling, kind=Extension), scaling_len)
         if rows_NC is not None:
             self.traits = Trait.COORDINATE | Trait.TABLE
             self.tested_as = "learned"
@@ -243,7 +250,7 @@ class AsTrained(Encoding):
         self.tested_as = "alibi" if has_slopes else "rope"
         self.traits = self._shared_traits()
 
-    def _tune_layers(self, scaling: Extension, scaling_len: float | None) -> None:
+    def _train_scaling_in(self, scaling: Extension, scaling_len: float | None) -> None:
         """Train an extension into the layers that turn; layers alike stay the same object."""
         tuned: dict[Turned, Turned] = {}  # {encoding as measured: tuned}
         for number, layer in enumerate(self._layers):
@@ -251,7 +258,7 @@ class AsTrained(Encoding):
             if not layer.extended or not isinstance(encoding, Turned):
                 continue
             if encoding not in tuned:
-                tuned[encoding] = encoding.tuned(scaling, scaling_len)
+                tuned[encoding] = encoding.with_extension_trained_in(scaling, scaling_len)
             self._layers[number] = replace(layer, encoding=tuned[encoding])
         if not tuned:
             raise ConfigError(
@@ -267,12 +274,12 @@ class AsTrained(Encoding):
             return Trait(0)
         return functools.reduce(operator.and_, with_traits)
 
-    def _promised(self, kind: str, shape: Shape) -> Encoding:
+    def _encoding_of_kind(self, kind: str, shape: Shape) -> Encoding:
         """Encoding of all layers before the model is there."""
         if kind == "learned":
             return self
         if kind == "alibi":
-            return Sloped(shape, torch.tensor(slopes(shape.n_head)))
+            return Sloped(shape, torch.tensor(alibi_slopes(shape.n_head)))
         width = shape.head_dim
         # Any frequencies will do: they only tell that there are some to change.
         usual = Spectrum(
@@ -298,8 +305,10 @@ class AsTrained(Encoding):
             return f"has {positions}, not ones that score by distance alone"
         return None
 
-    def tuned(self, scaling: dict, scaling_len: float) -> "AsTrained":
-        """The measured layers with an extension trained in. Raises ConfigError as Turned.tuned."""
+    def with_extension_trained_in(self, scaling: dict, scaling_len: float) -> "AsTrained":
+        """The measured layers with an extension trained in. Raises ConfigError for one that is no
+        set of frequencies, and for frequencies that depend on the length already.
+        """
         return AsTrained(
             self.shape, measured=self._layers, scaling=scaling, scaling_len=scaling_len
         )
@@ -319,7 +328,7 @@ class AsTrained(Encoding):
     def embed(
         self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None
     ) -> Tensor | None:
-        return None if rows_NC is None else between_rows(rows_NC, pos_T)
+        return None if rows_NC is None else interpolated_rows(rows_NC, pos_T)
 
 
 def _check_scaling(kind: str) -> None:
@@ -335,7 +344,7 @@ def _check_scaling(kind: str) -> None:
         )
 
 
-def _extended_where_whole(layers: list[Layer]) -> list[Layer]:
+def _extended_where_text_is_whole(layers: list[Layer]) -> list[Layer]:
     """Layers, extended and scaled only where they see the whole text, if any of them does."""
     sees_all = [layer.window is None and layer.chunk is None for layer in layers]
     if not any(sees_all):

@@ -19,7 +19,7 @@ from posbench.position.geometry import Base, Layout, Shape
 LINE_END_AND_FULL_STOP = (10, 46)  # as bytes
 
 
-def segments(tokens_BT: Tensor, separators: list[int]) -> tuple[Tensor, Tensor]:
+def positions_and_segments(tokens_BT: Tensor, separators: list[int]) -> tuple[Tensor, Tensor]:
     """Position of each token within its segment, and the number of its segment: int64 [B, T] each.
 
     A separator is the last token of its segment."""
@@ -48,16 +48,17 @@ class BipeRope(Rope):
     ):
         super().__init__(shape, base, layout)
         self.separators = checked_separators(separators)
-        self.rows_TC = new_rows(shape, init_std)
+        self.rows_TC = new_position_rows(shape, init_std)
 
     def check_tokenizer(self, tokenizer: str) -> None:
         check_separators_of(tokenizer, self.separators)
 
     def embed_text(self, tokens_BT: Tensor) -> Tensor:
-        return rows_within(self.rows_TC, tokens_BT, self.separators)
+        return position_rows(self.rows_TC, tokens_BT, self.separators)
 
     def content_positions(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
-        return segments(tokens_BT, self.separators)[1][:, None].float()
+        _, segment_BT = positions_and_segments(tokens_BT, self.separators)
+        return segment_BT[:, None].float()
 
 
 def checked_separators(separators: list[int] | None) -> list[int]:
@@ -82,12 +83,12 @@ def check_separators_of(tokenizer: str, separators: list[int]) -> None:
         )
 
 
-def new_rows(shape: Shape, init_std: float) -> nn.Parameter:
+def new_position_rows(shape: Shape, init_std: float) -> nn.Parameter:
     """Learned rows [train_len, C] of positions within a segment, normal with this deviation."""
     return nn.Parameter(torch.empty(shape.train_len, shape.d_model).normal_(std=init_std))
 
 
-def rows_within(rows_TC: Tensor, tokens_BT: Tensor, separators: list[int]) -> Tensor:
+def position_rows(rows_TC: Tensor, tokens_BT: Tensor, separators: list[int]) -> Tensor:
     """Row of each token by its position within its segment: [B, T, C]."""
-    position_BT = segments(tokens_BT, separators)[0]
+    position_BT, _ = positions_and_segments(tokens_BT, separators)
     return rows_TC[position_BT.clamp(max=len(rows_TC) - 1)]

@@ -7,13 +7,13 @@ are longer than tokens."""
 import torch
 from torch import Tensor
 
-from posbench.encodings.alibi import slopes
+from posbench.encodings.alibi import alibi_slopes
 from posbench.encodings.bipe import (
     check_separators_of,
     checked_separators,
-    new_rows,
-    rows_within,
-    segments,
+    new_position_rows,
+    position_rows,
+    positions_and_segments,
 )
 from posbench.position.geometry import Above0, Shape, Trait
 from posbench.position.interfaces import Encoding
@@ -35,18 +35,18 @@ class BipeAlibi(Encoding):
     ):
         super().__init__(shape)
         self.separators = checked_separators(separators)
-        self.rows_TC = new_rows(shape, init_std)
-        slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
+        self.rows_TC = new_position_rows(shape, init_std)
+        slope_H = slope_scale * torch.tensor(alibi_slopes(shape.n_head))
         self.register_buffer("slope_H", slope_H, persistent=False)
 
     def check_tokenizer(self, tokenizer: str) -> None:
         check_separators_of(tokenizer, self.separators)
 
     def embed_text(self, tokens_BT: Tensor) -> Tensor:
-        return rows_within(self.rows_TC, tokens_BT, self.separators)
+        return position_rows(self.rows_TC, tokens_BT, self.separators)
 
     def gates(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
         """Minus a slope at the first token of each segment but the first."""
-        number_BT = segments(tokens_BT, self.separators)[1]
-        begins_B1T = number_BT.diff(dim=1, prepend=number_BT[:, :1])[:, None].float()
+        _, segment_BT = positions_and_segments(tokens_BT, self.separators)
+        begins_B1T = segment_BT.diff(dim=1, prepend=segment_BT[:, :1])[:, None].float()
         return -self.slope_H[:, None] * begins_B1T

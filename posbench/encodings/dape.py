@@ -41,11 +41,11 @@ class Dape(Encoding):
     ) -> Tensor:
         inner = self.inner[layer]
         outer = self.outer[layer]
-        z_weight, b_weight = inner.weight.chunk(2, dim=1)
+        score_weight, bias_weight = inner.weight.chunk(2, dim=1)
         # The bias's half of the first layer is the same for the whole batch; heads stay in front,
         # so nothing is transposed.
-        hidden_of_bias = b_weight @ bias_HSK.flatten(1) + inner.bias[:, None]
-        hidden = z_weight @ scores_BHSK.flatten(2) + hidden_of_bias
+        hidden_of_bias = bias_weight @ bias_HSK.flatten(1) + inner.bias[:, None]
+        hidden = score_weight @ scores_BHSK.flatten(2) + hidden_of_bias
         extra = outer.weight @ F.leaky_relu(hidden) + outer.bias[:, None]
         scores_BHSK = scores_BHSK * factor + bias_HSK + extra.unflatten(-1, seen_SK.shape)
         return scores_BHSK.masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)

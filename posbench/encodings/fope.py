@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.p_rope import with_rest
+from posbench.encodings.p_rope import with_resting_pairs
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import AtLeast0, Base, Layout, Shape, Spectrum, Trait
 
@@ -42,22 +42,22 @@ class Fope(Rope):
     ):
         super().__init__(shape, base, layout)
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
-        self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
-        pairs = self.kept if pairs is None else pairs
-        if not 0 <= pairs <= self.kept:
+        self.n_kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
+        pairs = self.n_kept if pairs is None else pairs
+        if not 0 <= pairs <= self.n_kept:
             raise ConfigError(
-                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies for"
+                f"encoding.pairs={pairs} must be between 0 and {self.n_kept}, the frequencies for"
                 f" train_len={shape.reach}."
             )
-        size = (shape.n_kv_head, self.kept, pairs)
+        shape_GMF = (shape.n_kv_head, self.n_kept, pairs)
         # The identity, with its pairs spread evenly over the kept frequencies if they are fewer.
         pair_F = torch.arange(pairs)
-        spread = torch.zeros(self.kept, pairs)
-        spread[pair_F * self.kept // max(1, pairs), pair_F] = 1
+        spread = torch.zeros(self.n_kept, pairs)
+        spread[pair_F * self.n_kept // max(1, pairs), pair_F] = 1
         # Xavier noise of a matrix [kept, pairs].
-        std = gain * math.sqrt(2 / max(1, self.kept + pairs))
+        std = gain * math.sqrt(2 / max(1, self.n_kept + pairs))
         for name in ("cos_GMF", "sin_GMF"):
-            mixture_GMF = spread + std * torch.randn(size)
+            mixture_GMF = spread + std * torch.randn(shape_GMF)
             if learnable:
                 self.register_parameter(name, torch.nn.Parameter(mixture_GMF))
             else:
@@ -65,16 +65,16 @@ class Fope(Rope):
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of the kept frequencies: [2, T, M], float32."""
-        return super().table(pos_T, spectrum)[..., : self.kept]
+        return super().table(pos_T, spectrum)[..., : self.n_kept]
 
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
         groups = q_BHTD.shape[1] // k_BGTD.shape[1]
-        q_mixed = self._mix(q_table).repeat_interleave(groups, dim=1)
-        return self._turn(q_BHTD, q_mixed), self._turn(k_BGTD, self._mix(k_table))
+        q_mixed = self._mixed_table(q_table).repeat_interleave(groups, dim=1)
+        return self._turned(q_BHTD, q_mixed), self._turned(k_BGTD, self._mixed_table(k_table))
 
-    def _mix(self, table: Tensor) -> Tensor:
+    def _mixed_table(self, table: Tensor) -> Tensor:
         """Mixtures of cos and sin of every pair, 1 and 0 for the pairs at rest: [2, G, T, F]."""
         mixed = torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF))
-        return with_rest(mixed, self.shape.head_dim // 2)
+        return with_resting_pairs(mixed, self.shape.head_dim // 2)

@@ -23,8 +23,8 @@ from posbench.position.geometry import Shape, Size
 from posbench.position.interfaces import Encoding
 from posbench.position.products import Linear
 
-LEAST_RATE = 0.01  # of A, whose logarithm is learned
-FIRST_STEPS = (0.001, 0.1)  # ends of softplus(c) at the start
+LEAST_INITIAL_RATE = 0.01  # of A, whose logarithm is learned
+INITIAL_STEP_RANGE = (0.001, 0.1)  # ends of softplus(c) at the start
 
 
 class GatedDeltaNet(Encoding):
@@ -47,8 +47,8 @@ class GatedDeltaMixer(DeltaMixer):
         heads = value_heads * shape.n_head
         self.a_proj = Linear(shape.d_model, heads, bias=False)
         self.gate_proj = Linear(shape.d_model, self.widths[2], bias=False)
-        self.log_rate_H = log_rates(heads, LEAST_RATE)
-        ends = [math.log(step) for step in FIRST_STEPS]
+        self.log_rate_H = log_rates(heads, LEAST_INITIAL_RATE)
+        ends = [math.log(step) for step in INITIAL_STEP_RANGE]
         step_H = torch.empty(heads).uniform_(*ends).exp()
         self.step_bias_H = nn.Parameter(step_H.expm1().log())  # whose softplus is the step
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.alibi import slopes
+from posbench.encodings.alibi import alibi_slopes
 from posbench.position.geometry import PairBias, Shape, Size, Trait
 from posbench.position.interfaces import Encoding
 from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
@@ -36,7 +36,7 @@ class GrapeAp(Encoding):
         weight_LCN = torch.empty(shape.n_layer, shape.d_model, shape.n_head * width)
         self.weight_LCN = nn.Parameter(weight_LCN)
         nn.init.normal_(self.weight_LCN, std=init_std or 0.5 * shape.d_model**-0.5)
-        self.register_buffer("slope_H", torch.tensor(slopes(shape.n_head)), persistent=False)
+        self.register_buffer("slope_H", torch.tensor(alibi_slopes(shape.n_head)), persistent=False)
 
     def content_bias(self, x_BTC: Tensor, layer: int) -> PairBias:
         p_BHTP = (x_BTC @ self.weight_LCN[layer]).unflatten(-1, (-1, self.width)).transpose(1, 2)

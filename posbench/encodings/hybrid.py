@@ -63,7 +63,7 @@ class Hybrid(Encoding):
                 f" encoding.local={local['_target_']}, whose layers have no attention: leave both"
                 " out."
             )
-        # An extension needs what all layers have that it acts on; NoPE has nothing to change.
+        # An extension needs traits that all layers have on which it acts; NoPE has none to change.
         extended = [self.full, self.local] if extend_local else [self.full]
         traits = [part.traits for part in extended if not isinstance(part, NoEncoding)]
         self.traits = functools.reduce(operator.and_, traits) if traits else Trait(0)
@@ -99,4 +99,4 @@ def _acts_inside_attention(part: Encoding) -> bool:
     pos_T = torch.zeros(1, dtype=torch.float64)
     if part.embed(pos_T, part.spectrum(), part.rows()) is not None:
         return False
-    return part.layers() == Encoding.layers(part)
+    return part.layers() == Encoding.layers(part)  # the default: no layer has a rule of its own

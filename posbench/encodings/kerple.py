@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posbench.position.geometry import Shape, Trait
 from posbench.position.interfaces import Encoding
 
-LEAST = 0.01  # number at the start
+LEAST_INITIAL_VALUE = 0.01  # of a and b
 
 
 class Kerple(Encoding):
@@ -37,7 +37,9 @@ class Kerple(Encoding):
             self.raw_b = nn.Parameter(_before_softplus(b_NH))
         else:
             self.raw_a = nn.Parameter(_before_softplus(a_NH))
-            self.raw_b = nn.Parameter(b_NH.clamp(LEAST / 2, 1 - LEAST / 2).logit())
+            self.raw_b = nn.Parameter(
+                b_NH.clamp(LEAST_INITIAL_VALUE / 2, 1 - LEAST_INITIAL_VALUE / 2).logit()
+            )
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
         by_head = (-1, *[1] * delta.ndim)  # [H, 1, ...], which broadcasts over the distances
@@ -52,5 +54,5 @@ class Kerple(Encoding):
 
 
 def _before_softplus(value: Tensor) -> Tensor:
-    """Numbers whose softplus is `value`, at least LEAST."""
-    return value.clamp(min=LEAST).expm1().log()
+    """Numbers whose softplus is `value`, at least LEAST_INITIAL_VALUE."""
+    return value.clamp(min=LEAST_INITIAL_VALUE).expm1().log()

@@ -31,10 +31,10 @@ class Learned(Encoding):
         return self.weight
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor) -> Tensor:
-        return between_rows(rows_NC, pos_T)
+        return interpolated_rows(rows_NC, pos_T)
 
 
-def between_rows(rows_NC: Tensor, pos_T: Tensor) -> Tensor:
+def interpolated_rows(rows_NC: Tensor, pos_T: Tensor) -> Tensor:
     """A table read at coordinates by linear interpolation, beyond its ends the last row: [T, C]."""
     pos_T = pos_T.clamp(0, len(rows_NC) - 1)
     low_T = pos_T.floor().long()

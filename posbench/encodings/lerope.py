@@ -65,12 +65,19 @@ class LeRope(Rope):
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return super().rotate(q_BHTD, k_BGTD, self._turns(q_table), self._turns(k_table))
+        return super().rotate(
+            q_BHTD,
+            k_BGTD,
+            self._cos_and_sin_of_angles(q_table),
+            self._cos_and_sin_of_angles(k_table),
+        )
 
-    def _turns(self, table: Tensor) -> Tensor:
+    def _cos_and_sin_of_angles(self, table: Tensor) -> Tensor:
         """cos and sin of the angles, times the amplitude of the scaling: [2, T, F], float32."""
         if len(table) > 1:
             upper_table, lower_table, share_1TF = table.split(1)
-            return self._turns(upper_table).lerp(self._turns(lower_table), share_1TF.float())
+            return self._cos_and_sin_of_angles(upper_table).lerp(
+                self._cos_and_sin_of_angles(lower_table), share_1TF.float()
+            )
         angle_1TF = table * self.log_scale_F.double().exp()
         return (torch.cat((angle_1TF.cos(), angle_1TF.sin())) * self.amplitude).float()

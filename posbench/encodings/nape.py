@@ -30,7 +30,7 @@ class Nape(Alibi):
         head_H = torch.arange(1.0, max(1, shape.n_head // 2) + 1)
         self.slope_H.zero_()
         self.slope_H[: len(head_H)] = 1 / head_H if slopes == "linear" else 2 ** (1 - head_H)
-        self.scale_all = scaled_heads == "all"
+        self.scales_all_heads = scaled_heads == "all"
 
     def scaled_heads(self) -> Tensor | None:
-        return None if self.scale_all else self.slope_H == 0
+        return None if self.scales_all_heads else self.slope_H == 0

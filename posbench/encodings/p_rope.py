@@ -22,7 +22,7 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Share, Spectrum, Tokens
 
 
-def with_rest(table: Tensor, pairs: int) -> Tensor:
+def with_resting_pairs(table: Tensor, pairs: int) -> Tensor:
     """Pad a table of cos and sin to `pairs` pairs; the added ones have angle 0: [2, ..., pairs]."""
     wider = (0, pairs - table.shape[-1])
     return torch.stack((F.pad(table[0], wider, value=1.0), F.pad(table[1], wider)))
@@ -46,19 +46,19 @@ class PRope(Rope):
             shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window
         )
         if cut == "share":
-            self.active = int(p * shape.head_dim // 2)
+            self.n_active = int(p * shape.head_dim // 2)  # pairs that turn
         else:
             turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
-            self.active = int((turns_F >= 1).sum())
+            self.n_active = int((turns_F >= 1).sum())
 
     def spectrum(self) -> Spectrum | None:
         """Frequencies of the pairs that turn; None if no pair turns, which is NoPE."""
-        if self.active == 0:
+        if self.n_active == 0:
             return None
         all_pairs = super().spectrum()
-        return replace(all_pairs, freq_F=all_pairs.freq_F[: self.active])
+        return replace(all_pairs, freq_F=all_pairs.freq_F[: self.n_active])
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
         if spectrum is None:
             return None
-        return with_rest(super().table(pos_T, spectrum), self.shape.head_dim // 2)
+        return with_resting_pairs(super().table(pos_T, spectrum), self.shape.head_dim // 2)

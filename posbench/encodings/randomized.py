@@ -71,7 +71,7 @@ class Randomized(Repositioned):
                 " or train with more."
             )
         if generator is None and self.eval != "random":  # no generator: an evaluation
-            return self._fixed(torch.arange(length))
+            return self._evaluation_positions(torch.arange(length))
         if generator is None:
             generator = torch.Generator().manual_seed(length)  # every evaluation draws the same
         if self.real:
@@ -80,7 +80,7 @@ class Randomized(Repositioned):
             drawn_T = torch.randperm(self.max_len, generator=generator)[:length]
         return drawn_T.sort().values.double()
 
-    def _fixed(self, index_T: Tensor) -> Tensor:
+    def _evaluation_positions(self, index_T: Tensor) -> Tensor:
         """Positions of an evaluation that draws none."""
         if self.eval == "arange":
             return index_T.double()

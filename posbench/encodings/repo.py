@@ -58,7 +58,7 @@ class Repo(Rope):
         return layers
 
     def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
-        number = layer - self.start
+        number = layer - self.start  # among the layers that turn by content
         gate_BTP = silu(x_BTC @ self.gate_LCP[number])
         position_BTP = gate_BTP * (x_BTC @ self.content_LCP[number])
         return (position_BTP @ self.position_LPH[number]).mT

@@ -63,27 +63,27 @@ class Rope(Encoding):
         self.base = base
         self.layout = layout
         self.resonance = resonance
-        self.windows = _windows(window, shape.n_layer)
+        self.windows = _windows_of_layers(window, shape.n_layer)
         _check_scaling(scaling, scaling_len, amplitude)
         self.unturned = _unturned_layers(unturned, shape.n_layer)
-        self.nope = NoEncoding(shape) if self.unturned else None
+        self.unturned_encoding = NoEncoding(shape) if self.unturned else None
         self.scaling = None
         self.scaling_len = scaling_len
         self.amplitude = 1.0
         # The latest table, and cos and sin for every channel made from it.
-        self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+        self._last_table: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
         # Real numbers even on the meta device, where a model is made only for its shapes.
         with torch.device("cpu"):
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             freq_F = base ** (-channel_F / self.rotary_dim)
-            self.plain = Spectrum(freq_F, base, self.rotary_dim)
-            self.trained = self.plain
+            self.unscaled_spectrum = Spectrum(freq_F, base, self.rotary_dim)
+            self.trained_spectrum = self.unscaled_spectrum
             if scaling is not None:
                 self.scaling = make_method(scaling, kind=Extension)
-                self.trained, sharper = spectrum_trained_in(
-                    self.scaling, self.plain, scaling_len, shape.train_len
+                self.trained_spectrum, scaling_amplitude = spectrum_trained_in(
+                    self.scaling, self.unscaled_spectrum, scaling_len, shape.train_len
                 )
-                self.amplitude = amplitude or sharper
+                self.amplitude = amplitude or scaling_amplitude
                 # No other extension may change frequencies that follow the length.
                 if is_spectrum_by_length(self.scaling):
                     self.traits = self.traits & ~Trait.SPECTRUM
@@ -91,18 +91,22 @@ class Rope(Encoding):
     def layers(self) -> list[Layer]:
         layers = []
         for number, window in enumerate(self.windows):
-            encoding = self.nope if number in self.unturned else self
+            encoding = self.unturned_encoding if number in self.unturned else self
             layers.append(Layer(encoding, window=window, index=number))
         return layers
 
     def spectrum(self) -> Spectrum:
-        return self.trained
+        return self.trained_spectrum
 
     def spectrum_at(self, length: int) -> Spectrum:
-        if self.scaling is None or self.trained is not self.spectrum():
+        # A subclass that has other frequencies has them at every length.
+        has_other_frequencies = self.trained_spectrum is not self.spectrum()
+        if self.scaling is None or has_other_frequencies:
             return self.spectrum()
         with torch.device("cpu"):
-            return spectrum_trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
+            return spectrum_trained_in(
+                self.scaling, self.unscaled_spectrum, self.scaling_len, length
+            )[0]
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
         if not self.resonance:
@@ -118,9 +122,9 @@ class Rope(Encoding):
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
+        return self._turned(q_BHTD, q_table), self._turned(k_BGTD, k_table)
 
-    def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
+    def _turned(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
         """Rotate the first channels, two for each column of the table; the others stay as they
         are.
         """
@@ -134,9 +138,9 @@ class Rope(Encoding):
         """
         if table.requires_grad:
             return cos_and_sin_by_channel(table, self.layout)
-        if self._last is None or self._last[0] is not table:
-            self._last = table, cos_and_sin_by_channel(table, self.layout)
-        return self._last[1]
+        if self._last_table is None or self._last_table[0] is not table:
+            self._last_table = table, cos_and_sin_by_channel(table, self.layout)
+        return self._last_table[1]
 
 
 def _rotary_dim(fraction: float, head_dim: int) -> int:
@@ -153,7 +157,7 @@ def _rotary_dim(fraction: float, head_dim: int) -> int:
     return rotary_dim
 
 
-def _windows(window: int | list[int | None] | None, n_layer: int) -> list[int | None]:
+def _windows_of_layers(window: int | list[int | None] | None, n_layer: int) -> list[int | None]:
     """Window of each layer, None without one. Raises ConfigError for a list of other length."""
     windows = list(window) if isinstance(window, list) else [window] * n_layer
     if len(windows) != n_layer:

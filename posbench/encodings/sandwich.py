@@ -34,8 +34,8 @@ class Sandwich(Encoding):
         delta = delta.double()
         # One frequency at a time: all at once would need D/2 times the memory of a block's scores.
         # Minus their number, so that the bias is 0 at distance 0.
-        total = sum(torch.cos(delta * speed) for speed in self.speeds) - len(self.speeds)
+        bias = sum(torch.cos(delta * speed) for speed in self.speeds) - len(self.speeds)
         n_head = self.shape.n_head
         head_H = torch.arange(1, n_head + 1, dtype=torch.float32, device=delta.device)
         share_H = n_head / (8 * head_H)  # 1 / (8h / H), as in the paper
-        return share_H.view(-1, *[1] * delta.ndim) * total.float()
+        return share_H.view(-1, *[1] * delta.ndim) * bias.float()

@@ -26,7 +26,7 @@ class Sinusoidal(Encoding):
                 " is odd: make it even."
             )
         self.base = base
-        self._last: tuple[Tensor, Spectrum, Tensor] | None = None
+        self._last_waves: tuple[Tensor, Spectrum, Tensor] | None = None
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 
     def spectrum(self) -> Spectrum:
@@ -36,8 +36,12 @@ class Sinusoidal(Encoding):
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum, rows_NC: Tensor | None) -> Tensor:
         # A plan has the same coordinates and spectrum in every step.
-        if self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum:
+        if (
+            self._last_waves is None
+            or self._last_waves[0] is not pos_T
+            or self._last_waves[1] is not spectrum
+        ):
             angle_TF = spectrum.angles(pos_T)
             wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
-            self._last = pos_T, spectrum, wave_TC.to(self.gain)
-        return self.gain * self._last[2]
+            self._last_waves = pos_T, spectrum, wave_TC.to(self.gain)
+        return self.gain * self._last_waves[2]

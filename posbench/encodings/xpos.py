@@ -17,7 +17,7 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Above0, Base, Layout, Shape
 
 # Per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32.
-FASTEST = 0.16
+FASTEST_DECAY = 0.16
 
 
 class Xpos(Rope):
@@ -35,11 +35,11 @@ class Xpos(Rope):
         B = max(8.0, shape.reach / 2) if B is None else B  # published: 512 for 1024 tokens
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
-        if rate_F.max() > FASTEST:
+        if rate_F.max() > FASTEST_DECAY:
             raise ConfigError(
                 f"encoding.B={B} with encoding.gamma={gamma} makes the fastest pair decay by"
                 f" e^-{rate_F.max():.2g} at each token, too fast for float32: choose encoding.B of"
-                f" at least {B * float(rate_F.max()) / FASTEST:.3g}."
+                f" at least {B * float(rate_F.max()) / FASTEST_DECAY:.3g}."
             )
         # Both channels of a pair decay alike, and `layout` says where they stand.
         rate_D = rate_F.repeat(2) if layout == "half" else rate_F.repeat_interleave(2)

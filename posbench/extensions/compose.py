@@ -20,7 +20,7 @@ from posbench.position.interfaces import TESTED_WITH_ALL, Extension
 
 # Span used to look at the form of a part's bands: one token, and a training length above any
 # window.
-PROBE = Span(2**40, 1, 1)
+PROBE_SPAN = Span(2**40, 1, 1)
 
 
 class Compose(Extension):
@@ -37,13 +37,15 @@ class Compose(Extension):
             )
         self.parts: list[Extension] = [make_method(node, kind=Extension) for node in nodes]
         # Parts with bands of their own, and parts that crop: at most one each.
-        mapping = [part for part in self.parts if not _moves_only(part)]
-        cropping = [part for part in self.parts if part.crop(_part_span(part, PROBE)) is not None]
-        _check_one(mapping, "says which keys a query sees")
-        _check_one(cropping, "crops the text")
-        self.mapping = mapping[0] if mapping else None
+        banding = [part for part in self.parts if not _only_moves_coordinates(part)]
+        cropping = [
+            part for part in self.parts if part.crop(_part_span(part, PROBE_SPAN)) is not None
+        ]
+        _check_at_most_one(banding, "says which keys a query sees")
+        _check_at_most_one(cropping, "crops the text")
+        self.part_with_bands = banding[0] if banding else None
         self.needs = reduce(operator.or_, (part.needs for part in self.parts), Trait(0))
-        self.tested_with = _shared([part.tested_with for part in self.parts])
+        self.tested_with = _tested_with_of_all([part.tested_with for part in self.parts])
 
     def target_len(self, length: int) -> float:
         return max(part.target_len(length) for part in self.parts)
@@ -61,12 +63,12 @@ class Compose(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         """Bands of the one part that defines them, whose coordinates the other parts move."""
         bands = (Band(),)
-        if self.mapping is not None:
-            bands = self.mapping.bands(_part_span(self.mapping, span))
+        if self.part_with_bands is not None:
+            bands = self.part_with_bands.bands(_part_span(self.part_with_bands, span))
         for part in self.parts:
-            if part is not self.mapping:
+            if part is not self.part_with_bands:
                 (move,) = part.bands(_part_span(part, span))
-                bands = tuple(_moved(band, move) for band in bands)
+                bands = tuple(_with_moved_coordinates(band, move) for band in bands)
         return bands
 
     def temperature(self, span: Span) -> float:
@@ -77,18 +79,18 @@ class Compose(Extension):
         return next((crop for crop in crops if crop is not None), None)
 
 
-def _check_one(parts: list[Extension], what: str) -> None:
-    """Raise ConfigError for several parts of which one alone may do something."""
+def _check_at_most_one(parts: list[Extension], role: str) -> None:
+    """Raise ConfigError for several parts of which one alone may do what `role` says."""
     if len(parts) > 1:
         names = " and ".join(type(part).__name__ for part in parts)
-        raise ConfigError(f"extension.parts names {names}, and each of them {what}: keep one.")
+        raise ConfigError(f"extension.parts names {names}, and each of them {role}: keep one.")
 
 
-def _moves_only(part: Extension) -> bool:
+def _only_moves_coordinates(part: Extension) -> bool:
     """True if a part leaves all keys visible in one band, so that its moves may follow those of
     another part.
     """
-    bands = part.bands(PROBE)
+    bands = part.bands(PROBE_SPAN)
     return len(bands) == 1 and bands[0].first is first_token and bands[0].last is identity
 
 
@@ -97,16 +99,17 @@ def _part_span(part: Extension, span: Span) -> Span:
     return replace(span, target_len=part.target_len(span.length))
 
 
-def _moved(band: Band, move: Band) -> Band:
+def _with_moved_coordinates(band: Band, move: Band) -> Band:
     """A band whose coordinates another one moves further."""
-    return replace(band, q=_after(move.q, band.q), k=_after(move.k, band.k))
+    return replace(band, q=_composed_maps(move.q, band.q), k=_composed_maps(move.k, band.k))
 
 
-def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
+def _composed_maps(outer: IndexMap, inner: IndexMap) -> IndexMap:
+    """Map of coordinates by `inner`, then by `outer`."""
     return lambda pos_T: outer(inner(pos_T))
 
 
-def _shared(sets: list[Mapping[str, str]]) -> Mapping[str, str]:
+def _tested_with_of_all(sets: list[Mapping[str, str]]) -> Mapping[str, str]:
     """Names that every part was tested with, and the sources of all parts."""
     restricted = [tested_with for tested_with in sets if tested_with != TESTED_WITH_ALL]
     if not restricted:

@@ -39,21 +39,24 @@ class Dca(Extension):
         size = self.chunk or max(1, 3 * span.train_len // 4 - w)
         cap = min(size + w, 2 * size - 1)  # largest coordinate of a query
 
-        def inside(pos_T: Tensor) -> Tensor:
+        def index_in_chunk(pos_T: Tensor) -> Tensor:
             return pos_T % size
 
         def chunk_start(index_T: Tensor) -> Tensor:
+            """Index of the first token of each token's chunk."""
             return index_T - index_T % size
 
         # Keys of the query's own chunk, of the one before, and of all older ones.
-        same = Band(first=chunk_start, q=inside, k=inside)
-        before = Band(
+        same_chunk = Band(first=chunk_start, q=index_in_chunk, k=index_in_chunk)
+        chunk_before = Band(
             first=lambda i: chunk_start(i) - size,
             last=lambda i: chunk_start(i) - 1,
-            q=lambda i: (inside(i) + size).clamp(max=cap),
-            k=inside,
+            q=lambda i: (index_in_chunk(i) + size).clamp(max=cap),
+            k=index_in_chunk,
         )
-        older = Band(
-            last=lambda i: chunk_start(i) - size - 1, q=lambda i: torch.full_like(i, cap), k=inside
+        older_chunks = Band(
+            last=lambda i: chunk_start(i) - size - 1,
+            q=lambda i: torch.full_like(i, cap),
+            k=index_in_chunk,
         )
-        return same, before, older
+        return same_chunk, chunk_before, older_chunks

@@ -17,32 +17,32 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.extensions.ntk import slowed
+from posbench.extensions.ntk import slowed_spectrum
 from posbench.position.geometry import AtLeast1, Mode, Span, Spectrum, Tokens, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 @dataclass(frozen=True)
 class FedSpectrum(Spectrum):
-    """Spectrum of a text that came in pieces of `fed` tokens: `at(end)` are the frequencies of a
-    piece that ends there, freq_F of the last.
+    """Spectrum of a text that came in pieces of `fed` tokens: `freq_F_at(end)` are the frequencies
+    of a piece that ends before token `end`, freq_F those of the last piece.
 
     exact_F, which no position uses, marks it as one that is not the same for all positions.
     """
 
     fed: int = 1
-    at: Callable[[int], Tensor] = lambda end: torch.ones(0)
+    freq_F_at: Callable[[int], Tensor] = lambda end: torch.ones(0)
 
     def angles(self, pos_T: Tensor) -> Tensor:
         pos_T = pos_T.cpu().double()
         piece_T = torch.div(pos_T, self.fed, rounding_mode="floor").long()
         n_pieces = int(piece_T.max()) + 1
-        freq_PF = torch.stack([self.at((piece + 1) * self.fed) for piece in range(n_pieces)])
+        freq_PF = torch.stack([self.freq_F_at((piece + 1) * self.fed) for piece in range(n_pieces)])
         return pos_T[:, None] * freq_PF[piece_T]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
-        at = self.at
-        return replace(super().changed(change), at=lambda end: change(at(end)))
+        freq_F_at = self.freq_F_at
+        return replace(super().changed(change), freq_F_at=lambda end: change(freq_F_at(end)))
 
 
 class DynamicNtk(ScaledExtension):
@@ -76,12 +76,15 @@ class DynamicNtk(ScaledExtension):
         self.fed = fed
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        slower = self._slowed(spectrum, span.factor)
+        slower = self._slowed_spectrum(spectrum, span.factor)
         if not self.fed or span.factor == 1:
             return slower
 
-        def at(end: int) -> Tensor:
-            return self._slowed(spectrum, max(1.0, min(end, span.length) / span.train_len)).freq_F
+        def freq_F_at(end: int) -> Tensor:
+            """Frequencies for the length at which a piece of the text ends."""
+            return self._slowed_spectrum(
+                spectrum, max(1.0, min(end, span.length) / span.train_len)
+            ).freq_F
 
         return FedSpectrum(
             slower.freq_F,
@@ -90,8 +93,13 @@ class DynamicNtk(ScaledExtension):
             exact_first=0,
             exact_F=slower.freq_F,  # marks frequencies that differ between positions
             fed=self.fed,
-            at=at,
+            freq_F_at=freq_F_at,
         )
 
-    def _slowed(self, spectrum: Spectrum, ratio: float) -> Spectrum:
-        return spectrum if ratio == 1 else slowed(spectrum, self.factor * ratio - (self.factor - 1))
+    def _slowed_spectrum(self, spectrum: Spectrum, ratio: float) -> Spectrum:
+        """Spectrum for a text of `ratio` times the training length."""
+        return (
+            spectrum
+            if ratio == 1
+            else slowed_spectrum(spectrum, self.factor * ratio - (self.factor - 1))
+        )

@@ -63,6 +63,7 @@ class Gali(Extension):
             )
 
         def layout(index_T: Tensor) -> _Layout:
+            """Places of the keys as queries at these indices see them."""
             beyond_T = (index_T - train_len + 1).clamp(min=0)
             shift_T = chunk * _ceil_div(beyond_T, chunk)  # tokens beyond training at a chunk's end
             group_T = _ceil_div(shift_T + train_len - w, train_len - w)
@@ -70,7 +71,10 @@ class Gali(Extension):
             return _Layout(group_T, shift_T + positions_T, shift_T)
 
         def far(group: int) -> Band:
+            """Far keys of the queries with `group` keys to a position."""
+
             def last(index_T: Tensor) -> Tensor:
+                """Index of a query's last far key; -1, which is none, for another group."""
                 query = layout(index_T)
                 return torch.where(query.group_T == group, query.border_T - 1, -1)
 
@@ -91,4 +95,5 @@ class Gali(Extension):
 
 
 def _ceil_div(number_T: Tensor, divisor: Tensor | int) -> Tensor:
+    """The quotient rounded up, in integers."""
     return -torch.div(-number_T, divisor, rounding_mode="floor")

@@ -54,7 +54,7 @@ class Longrope(ScaledExtension):
         self.factors = factors
         self.short_factors = short_factors
         self.exact_first = exact_first
-        self.sharper = temperature  # True: the method's own temperature, False: none
+        self.has_temperature = temperature  # True: the method's own temperature, False: none
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
@@ -65,14 +65,14 @@ class Longrope(ScaledExtension):
         if span.length <= self.exact_first:
             return spectrum
         if self.short_factors is not None and span.length <= span.train_len:
-            freq_F = _divided(spectrum, self.short_factors, "short_factors")
+            freq_F = _divided_frequencies(spectrum, self.short_factors, "short_factors")
         elif span.factor == 1:
             return spectrum
         elif self.factors is None:
             # Where the search for factors begins: YaRN's frequencies.
             freq_F = NtkByParts(ramp="index").spectrum(spectrum, span).freq_F
         else:
-            freq_F = _divided(spectrum, self.factors, "factors")
+            freq_F = _divided_frequencies(spectrum, self.factors, "factors")
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)
         return replace(
@@ -84,12 +84,12 @@ class Longrope(ScaledExtension):
         )
 
     def temperature(self, span: Span) -> float:
-        if not self.sharper or span.length <= self.exact_first:
+        if not self.has_temperature or span.length <= self.exact_first:
             return 1.0
         return 1 + math.log(span.factor) / math.log(max(2, span.train_len))
 
 
-def _divided(spectrum: Spectrum, factors: list[float], name: str) -> Tensor:
+def _divided_frequencies(spectrum: Spectrum, factors: list[float], name: str) -> Tensor:
     """Frequencies divided by a factor each. Raises ConfigError for another number of factors."""
     pairs = len(spectrum.freq_F)
     if len(factors) != pairs:

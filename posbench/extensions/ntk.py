@@ -18,7 +18,7 @@ from posbench.position.geometry import AtLeast1, Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
-def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
+def slowed_spectrum(spectrum: Spectrum, scale: float) -> Spectrum:
     """Spectrum with the slowest pair `scale` times slower, the fastest unchanged, and a geometric
     progression between them.
     """
@@ -51,4 +51,4 @@ class Ntk(ScaledExtension):
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1:
             return spectrum
-        return slowed(spectrum, self.multiplier * span.factor)
+        return slowed_spectrum(spectrum, self.multiplier * span.factor)

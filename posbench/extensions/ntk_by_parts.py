@@ -62,25 +62,25 @@ class NtkByParts(ScaledExtension):
             return spectrum
         if self.ramp == "turns":
             turns_F = span.train_len * spectrum.freq_F / (2 * math.pi)
-            beta = self.kept_from(spectrum.freq_F, span.train_len)
+            beta = self.turns_kept_from(spectrum.freq_F, span.train_len)
             # Share of a frequency that is kept: all from beta turns on, none up to alpha.
             share_F = ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
         else:
-            low, high = self.bounds(spectrum, span.train_len)
+            low, high = self.ramp_bounds(spectrum, span.train_len)
             pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
             share_F = 1 - ((pair_F - low) / (high - low)).clamp(0, 1)
         return replace(spectrum, freq_F=spectrum.freq_F * (share_F + (1 - share_F) / span.factor))
 
-    def kept_from(self, freq_F: Tensor, train_len: int) -> float:
+    def turns_kept_from(self, freq_F: Tensor, train_len: int) -> float:
         """Turns in training from which a pair is kept: beta, or its default if beta is None."""
         return self.beta or default_beta(self.alpha, train_len, float(freq_F.max()))
 
-    def bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
-        """Indices of the pairs between which ramp=index falls."""
+    def ramp_bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
+        """Indices of the pairs between which the kept share falls from 1 to 0 by ramp=index."""
         turns_F = train_len * spectrum.freq_F / (2 * math.pi)
-        beta = self.kept_from(spectrum.freq_F, train_len)
-        low = _index(turns_F, beta, spectrum)
-        high = _index(turns_F, self.alpha, spectrum)
+        beta = self.turns_kept_from(spectrum.freq_F, train_len)
+        low = _fractional_index(turns_F, beta, spectrum)
+        high = _fractional_index(turns_F, self.alpha, spectrum)
         if self.truncate:  # to whole pairs, as YaRN's code does
             low, high = math.floor(low), math.ceil(high)
         if high < 0 or low > spectrum.rotary_dim - 1:
@@ -95,10 +95,10 @@ class NtkByParts(ScaledExtension):
         return low, max(high, low + 1e-3)
 
 
-def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
+def _fractional_index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
     """Index (fractional) of a pair that makes `turns` turns in training, also before and after the
     existing pairs.
     """
-    faster = max(0, int((turns_F > turns).sum()) - 1)
-    ratio = float(turns_F[faster]) / turns
-    return faster + spectrum.rotary_dim / 2 * math.log(ratio) / math.log(spectrum.base)
+    last_faster = max(0, int((turns_F > turns).sum()) - 1)
+    ratio = float(turns_F[last_faster]) / turns
+    return last_faster + spectrum.rotary_dim / 2 * math.log(ratio) / math.log(spectrum.base)

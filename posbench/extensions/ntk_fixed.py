@@ -21,5 +21,5 @@ class NtkFixed(ScaledExtension):
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         pairs = len(spectrum.freq_F)
-        nth_F = torch.arange(1, pairs + 1, dtype=torch.float64)
+        nth_F = torch.arange(1, pairs + 1, dtype=torch.float64)  # pairs counted from 1
         return replace(spectrum, freq_F=spectrum.freq_F * span.factor ** (-nth_F / max(1, pairs)))

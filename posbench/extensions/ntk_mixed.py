@@ -28,6 +28,6 @@ class NtkMixed(ScaledExtension):
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         pairs = len(spectrum.freq_F)
-        nth_F = torch.arange(1, pairs + 1, dtype=torch.float64)
+        nth_F = torch.arange(1, pairs + 1, dtype=torch.float64)  # pairs counted from 1
         slower_F = torch.exp(-math.log(span.factor) * (nth_F / max(1, pairs)) ** self.kappa)
         return replace(spectrum, freq_F=spectrum.freq_F * slower_F)

@@ -52,7 +52,7 @@ class RandomKeys(Extension):
         near = Band(first=lambda i: i - w + 1)
         far = Band(
             last=lambda i: i - w,
-            lot=self._lot,
+            lot=self._uniform_numbers,
             # of the i + 1 - w keys beyond the window, so that keys - w are drawn on average
             share=lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double(),
         )
@@ -60,7 +60,7 @@ class RandomKeys(Extension):
             far = replace(far, q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
         return near, far
 
-    def _lot(self, index_T: Tensor) -> Tensor:
-        """Uniform numbers of the keys. Those of a longer text begin with those of a shorter one."""
-        lot_T = np.random.default_rng(self.draw).random(int(index_T.max()) + 1)
-        return torch.from_numpy(lot_T)[index_T]
+    def _uniform_numbers(self, index_T: Tensor) -> Tensor:
+        """Uniform number of each key. Those of a longer text begin with those of a shorter one."""
+        uniform_T = np.random.default_rng(self.draw).random(int(index_T.max()) + 1)
+        return torch.from_numpy(uniform_T)[index_T]

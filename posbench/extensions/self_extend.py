@@ -43,12 +43,14 @@ class SelfExtend(ScaledExtension):
         w = self.window or max(1, span.train_len // 4)
         group = self.group or self._smallest_group(w, span)
 
-        def floor(pos_T: Tensor) -> Tensor:
+        def group_index(pos_T: Tensor) -> Tensor:
             return torch.div(pos_T, group, rounding_mode="floor")
 
         near = Band(first=lambda i: i - w + 1)
         # Shifted, so that grouped distances go on from w, where those of single tokens end.
-        far = Band(last=lambda i: i - w, q=lambda i: floor(i) + (w - w // group), k=floor)
+        far = Band(
+            last=lambda i: i - w, q=lambda i: group_index(i) + (w - w // group), k=group_index
+        )
         return near, far
 
     def _smallest_group(self, w: int, span: Span) -> int:
@@ -56,9 +58,11 @@ class SelfExtend(ScaledExtension):
         farthest = span.target_len - 1
         if farthest < w:
             return 1
-        room = span.train_len - 1 - w  # trained distances beyond the window
-        enough = (g for g in range(1, farthest + 2) if farthest // g - w // g <= room)
-        smallest = next(enough, None)
+        trained_beyond = span.train_len - 1 - w  # trained distances beyond the window
+        large_enough = (
+            g for g in range(1, farthest + 2) if farthest // g - w // g <= trained_beyond
+        )
+        smallest = next(large_enough, None)
         if smallest is None:
             raise ConfigError(
                 f"extension.window={w} leaves no trained distance below train_len={span.train_len}"
@@ -68,4 +72,4 @@ class SelfExtend(ScaledExtension):
         if self.window is not None:
             return smallest
         # A group that divides w has no jump at the border of the window.
-        return next((g for g in (smallest, *enough) if w % g == 0), smallest)
+        return next((g for g in (smallest, *large_enough) if w % g == 0), smallest)

@@ -31,6 +31,7 @@ class String(ScaledExtension):
         self.window = window  # None: by the training length
 
     def bands(self, span: Span) -> tuple[Band, ...]:
+        # Keys from distance d on move nearer, so that their distances begin at w.
         d = self.shift or max(1, span.target_len // 3)
         w = min(d, self.window or max(1, span.train_len // 32))
         near = Band(first=lambda i: i - d + 1)

@@ -29,7 +29,7 @@ class Yarn(NtkByParts):
         target_len: float | None = None,
     ):
         super().__init__(alpha, beta, ramp, truncate, mode, target_len)
-        self.sharper = temperature  # True: the method's own temperature, False: none
+        self.has_temperature = temperature  # True: the method's own temperature, False: none
 
     def temperature(self, span: Span) -> float:
-        return (0.1 * math.log(span.factor) + 1) ** 2 if self.sharper else 1.0
+        return (0.1 * math.log(span.factor) + 1) ** 2 if self.has_temperature else 1.0

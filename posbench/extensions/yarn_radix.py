@@ -31,18 +31,18 @@ class YarnRadix(Yarn):
         target_len: float | None = None,
     ):
         super().__init__(alpha, beta, "index", truncate, temperature, mode, target_len)
-        self.ramp = "digits"
+        self.ramp = "digits"  # not one of YaRN's two: no engine's keys describe these frequencies
         self.digits = digits
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):
             return spectrum
-        low, high = self.bounds(spectrum, span.train_len)
-        last = high - low
+        low, high = self.ramp_bounds(spectrum, span.train_len)
+        width = high - low  # pairs from the first bound to the second
         pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
-        n_F = (pair_F - low).clamp(0, last)
+        n_F = (pair_F - low).clamp(0, width)
         if self.digits == "uniform":
-            share_F = n_F / last
-        else:  # the k-th pair adds k equal parts: 1 + 2 + ... + n of 1 + 2 + ... + last
-            share_F = n_F * (n_F + 1) / (last * (last + 1))
+            share_F = n_F / width
+        else:  # the k-th pair adds k equal parts: 1 + 2 + ... + n of 1 + 2 + ... + width
+            share_F = n_F * (n_F + 1) / (width * (width + 1))
         return replace(spectrum, freq_F=spectrum.freq_F * span.factor**-share_F)

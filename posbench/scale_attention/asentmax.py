@@ -15,9 +15,9 @@ from torch import Tensor
 
 from posbench.scale_attention.adaptive import Adaptive
 
-# Steps of the search. Six were enough for the digits of float32 in all rows tried: to 2^18 keys,
+# Six were enough for the digits of float32 in all rows tried: to 2^18 keys,
 # equal scores beside others, normal and exponential ones, mixtures of them.
-STEPS = 8
+NEWTON_STEPS = 8
 
 
 class Asentmax(Adaptive):
@@ -33,13 +33,13 @@ def entmax15(scores_BHSK: Tensor) -> Tensor:
     with torch.no_grad():
         # The largest weight is at most 1.
         tau_BHS1 = half_BHSK.amax(dim=-1, keepdim=True) - 1
-        for _ in range(STEPS - 1):
-            tau_BHS1 = _step(half_BHSK, tau_BHS1)
-    tau_BHS1 = _step(half_BHSK, tau_BHS1)
+        for _ in range(NEWTON_STEPS - 1):
+            tau_BHS1 = _newton_step(half_BHSK, tau_BHS1)
+    tau_BHS1 = _newton_step(half_BHSK, tau_BHS1)
     return (half_BHSK - tau_BHS1).relu().square()
 
 
-def _step(half_BHSK: Tensor, tau_BHS1: Tensor) -> Tensor:
+def _newton_step(half_BHSK: Tensor, tau_BHS1: Tensor) -> Tensor:
     """A step of Newton's method, from a tau that is not above the root."""
     above_BHSK = (half_BHSK - tau_BHS1).relu()
     norm_BHS1 = above_BHSK.norm(dim=-1, keepdim=True)

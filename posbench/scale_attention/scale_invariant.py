@@ -22,5 +22,5 @@ class ScaleInvariant(ScaleAttention):
         self.tau = tau
 
     def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor]:
-        grown_K = 2 * (delta_K / self.tau).log1p()
-        return (1 + grown_K).sqrt(), -grown_K
+        growth_K = 2 * (delta_K / self.tau).log1p()
+        return (1 + growth_K).sqrt(), -growth_K

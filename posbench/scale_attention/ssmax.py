@@ -19,8 +19,8 @@ class Ssmax(ScaleAttention):
 
     def __init__(self, shape: Shape, bias: bool = False):
         super().__init__(shape)
-        average = torch.arange(1, max(2, shape.train_len) + 1, dtype=torch.float64).log().mean()
-        self.scale_LH = nn.Parameter(torch.full((shape.n_layer, shape.n_head), float(1 / average)))
+        mean_log = torch.arange(1, max(2, shape.train_len) + 1, dtype=torch.float64).log().mean()
+        self.scale_LH = nn.Parameter(torch.full((shape.n_layer, shape.n_head), float(1 / mean_log)))
         self.bias_LH = nn.Parameter(torch.zeros(shape.n_layer, shape.n_head)) if bias else None
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:

@@ -11,7 +11,7 @@ from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.config import identity
 from posbench.config.schema import TrainConfig
-from posbench.encodings.alibi import Alibi, slopes
+from posbench.encodings.alibi import Alibi, alibi_slopes
 from posbench.encodings.cope import Cope
 from posbench.encodings.fire import Fire
 from posbench.encodings.kerple import Kerple
@@ -26,9 +26,9 @@ from posbench.training import optimizers as optim
 
 
 def test_alibi_slopes_are_the_papers():
-    assert slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
-    assert slopes(16)[:2] == pytest.approx([0.70710678, 0.5])
-    assert slopes(12)[8:] == pytest.approx([0.70710678, 0.35355339, 0.17677670, 0.08838835])
+    assert alibi_slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert alibi_slopes(16)[:2] == pytest.approx([0.70710678, 0.5])
+    assert alibi_slopes(12)[8:] == pytest.approx([0.70710678, 0.35355339, 0.17677670, 0.08838835])
 
 
 def test_scaled_slopes_give_a_short_window_the_bias_of_a_long_one():
@@ -37,7 +37,7 @@ def test_scaled_slopes_give_a_short_window_the_bias_of_a_long_one():
         profile_ends(Alibi(shapes[0], slope_scale=16), 64),
         profile_ends(Alibi(shapes[1]), 1024),
     )
-    assert short == long == [-1024 * slope for slope in slopes(8)] and short[-1] == -4
+    assert short == long == [-1024 * slope for slope in alibi_slopes(8)] and short[-1] == -4
 
 
 def profile_ends(encoding, distance):
@@ -65,7 +65,7 @@ def test_published_slopes_leave_the_ids_of_older_trainings():
 def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():
     encoding = Alibi(small_shape(n_head=4, d_model=32))
     encoding.slope_H = torch.tensor(
-        slopes(12)[8:]
+        alibi_slopes(12)[8:]
     )  # irrational slopes: nothing is representable by luck
     position_T = torch.arange(16384, dtype=torch.float64) / 3  # PI's fractions
     columns = encoding.columns(position_T, position_T, row_constant=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.config.schema import JobConfig
 from posbench.encodings.alibi import Alibi
-from posbench.encodings.bipe import BipeRope, segments
+from posbench.encodings.bipe import BipeRope, positions_and_segments
 from posbench.encodings.bipe_alibi import BipeAlibi
 from posbench.encodings.fox import Fox
 from posbench.encodings.grape_ap import GrapeAp, path_sums
@@ -195,7 +195,7 @@ def test_fox_and_alibi_are_cases_of_grape_ap():
 
 def test_segments_end_with_a_separator():
     text_BT = torch.tensor([[5, 10, 6, 7, 46, 10, 8], [10, 1, 2, 3, 4, 5, 6]])
-    within_BT, number_BT = segments(text_BT, [10, 46])
+    within_BT, number_BT = positions_and_segments(text_BT, [10, 46])
     assert within_BT.tolist() == [[0, 1, 0, 1, 2, 0, 0], [0, 0, 1, 2, 3, 4, 5]]
     assert number_BT.tolist() == [[0, 0, 1, 1, 1, 2, 3], [0, 1, 1, 1, 1, 1, 1]]
 

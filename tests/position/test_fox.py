@@ -8,7 +8,7 @@ import torch
 from conftest import small_model, small_shape
 from measures import LONG, same
 
-from posbench.encodings.alibi import Alibi, slopes
+from posbench.encodings.alibi import Alibi, alibi_slopes
 from posbench.encodings.fox import Fox
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
@@ -36,7 +36,10 @@ def gated(encoding: Fox, log_f_H: list[float], other) -> tuple[torch.Tensor, tor
 
 def test_fox_is_nope_without_forgetting_and_alibi_with_a_constant_gate():
     same(*gated(Fox(small_shape()), [0.0] * 4, NoEncoding(small_shape())))
-    same(*gated(Fox(small_shape()), [-slope for slope in slopes(4)], Alibi(small_shape())), 5e-5)
+    same(
+        *gated(Fox(small_shape()), [-slope for slope in alibi_slopes(4)], Alibi(small_shape())),
+        5e-5,
+    )
     same(*gated(Fox(small_shape(), rope=True), [0.0] * 4, Rope(small_shape())))
 
 

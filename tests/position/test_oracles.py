@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posbench.encodings.alibi import slopes
+from posbench.encodings.alibi import alibi_slopes
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.extensions.dynamic_ntk import DynamicNtk
@@ -176,4 +176,6 @@ def test_ministral_scale():
 @pytest.mark.parametrize("n_head", range(1, 65))
 def test_alibi_slopes_of_any_number_of_heads(n_head):
     x_transformers = pytest.importorskip("x_transformers.x_transformers")
-    assert slopes(n_head) == pytest.approx(x_transformers.AlibiPositionalBias._get_slopes(n_head))
+    assert alibi_slopes(n_head) == pytest.approx(
+        x_transformers.AlibiPositionalBias._get_slopes(n_head)
+    )

@@ -97,7 +97,7 @@ def test_p_rope_between_rope_and_nope():
     ("train_len", "active"), [(6, 0), (7, 1), (128, 11), (256, 13), (512, 16), (4096, 23)]
 )
 def test_full_turns_keeps_the_pairs_with_one(train_len, active):
-    assert PRope(wide(64, train_len), cut="full_turns").active == active
+    assert PRope(wide(64, train_len), cut="full_turns").n_active == active
 
 
 def test_ntk_takes_the_last_active_pair_to_its_full_factor():

@@ -63,7 +63,7 @@ def test_fope_without_mixing_is_rope_and_what_rests_is_not_turned():
     same(outputs(Fope(small_shape(), gain=0)), outputs(PRope(small_shape(), cut="full_turns")))
     x = torch.randn(1, 2, 50, 64)
     encoding = Fope(wide(64, 128))
-    assert encoding.kept == 11
+    assert encoding.n_kept == 11
     resting = torch.cat((torch.arange(11, 32), torch.arange(43, 64)))
     same(turned(encoding, x)[..., resting], x[..., resting], 0)
 

@@ -232,7 +232,7 @@ def test_yarn_radix_stretches_each_digit_more_than_the_one_before():
     """
     spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
     extension = YarnRadix(1, 32)
-    assert extension.bounds(spectrum, 4096) == (20, 46)
+    assert extension.ramp_bounds(spectrum, 4096) == (20, 46)
     slower_F = spectrum.freq_F / freq(extension, spectrum, span)
     assert slower_F[33].item() == pytest.approx(8 ** (182 / 702)) and (slower_F[:21] == 1).all()
     equal(slower_F[46:], torch.full((18,), 8.0).double(), atol=1e-12)

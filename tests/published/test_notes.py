@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import choices, node, small_model, small_shape
 
-from posbench.encodings.alibi import Alibi, slopes
+from posbench.encodings.alibi import Alibi, alibi_slopes
 from posbench.encodings.learned import Learned
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
@@ -89,7 +89,8 @@ def test_bidirectional_alibi_by_the_size_of_the_distance_knows_how_far_and_not_w
     def attend(order_T, distance):
         delta_TT = distance(index_T[:, None] - index_T)
         scores_HTT = (
-            q_TD[order_T] @ k_TD[order_T].T / 4 - torch.tensor(slopes(4)).view(-1, 1, 1) * delta_TT
+            q_TD[order_T] @ k_TD[order_T].T / 4
+            - torch.tensor(alibi_slopes(4)).view(-1, 1, 1) * delta_TT
         )
         return scores_HTT.softmax(-1) @ v_TD[order_T]
 

@@ -107,7 +107,7 @@ def test_dropped_positions_leave_the_model_of_the_same_weights_without_rotation(
     )
     parent, child = pair(node("extension", "none"))[0], model_of(dropped, 1)
     inherit(child, parent)
-    parent.encoding.plain.freq_F.zero_()  # an angle of 0 at every position
+    parent.encoding.unscaled_spectrum.freq_F.zero_()  # an angle of 0 at every position
     tokens_BT = torch.randint(50, (2, LEN))
     assert dropped.train.length == LEN and torch.allclose(
         child(tokens_BT), parent(tokens_BT), atol=1e-6

@@ -485,7 +485,7 @@ def _unexplained_share(
     position_T = torch.arange(len(turning.angles.angle_TF), dtype=torch.float64)
     table = encoding.table(position_T, spectrum).to(turned_and_unturned[0][0].device)
     return max(
-        _relative_difference(encoding.turn(unturned.float(), table), turned.float())
+        _relative_difference(encoding.turned(unturned.float(), table), turned.float())
         for turned, unturned in turned_and_unturned
     )
 

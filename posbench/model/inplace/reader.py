@@ -82,7 +82,7 @@ class Reader(nn.Module):
         self.hook = attach(model, train_len)
         self.lm_head = self._output_head()
         if scaling is not None:
-            self.hook.encoding = self.hook.encoding.tuned(scaling, scaling_len)
+            self.hook.encoding = self.hook.encoding.with_extension_trained_in(scaling, scaling_len)
 
     @property
     def encoding(self) -> AsTrained:

@@ -212,7 +212,7 @@ def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> d
     # Turns of the fastest pair in a training length.
     numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
     if isinstance(extension, NtkByParts):
-        numbers["beta"] = extension.kept_from(view.spectrum_before.freq_F, train_len)
+        numbers["beta"] = extension.turns_kept_from(view.spectrum_before.freq_F, train_len)
         numbers["beta_over_r_max"] = numbers["beta"] / numbers["r_max"]
     return numbers
 

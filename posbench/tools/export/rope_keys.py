@@ -224,7 +224,7 @@ def _uniform_slowdown(near: Frequencies, far: Frequencies, rotary_dim: int) -> f
 def _by_parts_keys(encoding: Rope, extension: NtkByParts, temperature: float) -> dict | None:
     """Keys of rope_type yarn or llama3, by the extension's ramp; None if it is neither of them."""
     train_len = encoding.shape.train_len
-    kept_from = extension.kept_from(encoding.spectrum().freq_F, train_len)
+    kept_from = extension.turns_kept_from(encoding.spectrum().freq_F, train_len)
     fastest_turns = train_len / (2 * math.pi)  # of the first pair, a radian per token
     # With a larger alpha the ramp ends before the first pair, and transformers moves its end there.
     ends_at_a_pair = extension.alpha <= fastest_turns
