@@ -210,7 +210,9 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     path = cfg.model.path
     if not checkpoint:
         return corpus
-    ids = corpus.vocab_size if corpus.bos is None else corpus.vocab_size - 1
+    ids = corpus.vocab_size
+    if corpus.bos is not None:
+        ids -= 1  # the corpus counts its BOS, which has an id of its own
     rows = checkpoint["vocab_size"]
     spare_rows = max(SPARE_ROWS, rows // 10)  # tables are padded for speed
     if not rows - spare_rows <= ids <= rows:

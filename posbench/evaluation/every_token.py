@@ -115,8 +115,10 @@ class EveryTokenProtocol(Protocol):
         return np.minimum(context_M, self.evaluation.fed_length(length)).reshape(shape)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        gives_each_target_a_text = self.evaluation.fed_length(length) < length  # the extension does
-        if gives_each_target_a_text:
+        """Losses and right answers of all targets [N, S] in windows of `length`."""
+        # Such as recompute_window: fewer tokens than the text has are fed for each target apart.
+        has_text_for_each_target = self.evaluation.fed_length(length) < length
+        if has_text_for_each_target:
             return self.score_separately(self.context_lengths(length))
         start_W, first_row_W, end_row_W = self.window_spans(length)
         count_W = end_row_W - first_row_W

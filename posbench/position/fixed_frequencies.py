@@ -23,7 +23,9 @@ def pure_spectrum(extension: Extension, spectrum: Spectrum, span: Span) -> Spect
     """
     extended = extension.spectrum(spectrum, span)
     bands = extension.bands(span)
-    if len(bands) > 1 or extension.crop(span) is not None or extended.exact_F is not None:
+    if len(bands) > 1 or extension.crop(span) is not None:
+        return None
+    if extended.exact_F is not None:  # other frequencies at some positions than at the rest
         return None
     # Three tokens show it: maps of coordinates are lines if that through the first two holds at
     # the last, and the band hides no key if the last token sees all.

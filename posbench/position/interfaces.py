@@ -224,7 +224,7 @@ class Encoding(nn.Module):
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor] | None:
         """Columns ([H, T, R], [T, R]) of a bias of low rank R: their product is added to the scaled
-        scores.
+        scores. None: no bias of this kind.
 
         Softmax is unchanged by a constant per row. row_constant=False (a single band) allows
         leaving it out; several bands need it."""

@@ -298,7 +298,7 @@ def _obstacle(chosen: Sections) -> str:
     name = _line_names(chosen[first])[0]
     for other in others:
         for other_name in _line_names(chosen[other]):
-            if other_name != name:
+            if other_name != name:  # a line and itself in another section are no pair
                 return f"{name} and {other_name} differ in {_differing_columns(first, other)}"
     lengths_of: dict[str, list[str]] = {}
     for length, lines in sorted(chosen[first].items()):

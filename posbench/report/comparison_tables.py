@@ -143,7 +143,7 @@ def table_of_all_pairs(comparisons: Sequence[Comparison], scale: Scale) -> Table
     first = comparisons[0]
     title = (
         f"{scale.words} of each line {'over' if scale.is_ratio else 'minus'} that of each column,"
-        f" its own value in brackets; {ranking_title(first)}"
+        f" each line's own value in brackets; {ranking_title(first)}"
     )
     return Table(title, ["line", *names], rows, names=1)
 

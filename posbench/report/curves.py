@@ -286,7 +286,8 @@ def position_bins(evaluation: Evaluation, stretches: bool) -> Iterator[PositionB
         yield PositionBin(end, window, joined_bins(evaluation, window, start, end))
     if stretches and len(lengths) > 1:
         for length in lengths:
-            yield PositionBin(length, None, joined_bins(evaluation, length, 0, length))
+            whole_texts = joined_bins(evaluation, length, 0, length)
+            yield PositionBin(length, window=None, row=whole_texts)
 
 
 def stretch_ends(positions: list[int], train_len: int) -> list[int]:

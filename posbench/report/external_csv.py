@@ -214,9 +214,8 @@ def _setting_words(row: dict) -> str:
 
 
 def with_matching_setting(evaluation: Evaluation, others: Iterable[Evaluation]) -> Evaluation:
-    """A CSV's evaluation with the setting of one on equal text, tokens and numbers.
-
-    They share a table. It keeps its own setting where it states another.
+    """A CSV's evaluation with the setting of the first of `others` on the same text, so that both
+    stand in one table; unchanged if it states another setting.
     """
     for other in others:
         alike = any(

@@ -123,9 +123,9 @@ def read_report(paths: str | Path | Iterable[str | Path]) -> Report:
     results = find_results([paths] if isinstance(paths, str | Path) else paths)
     return collect_report(
         results.eval_files(),
-        "",
-        "scripts/run.py",
-        results.csvs,
+        title="",
+        command="scripts/run.py",
+        csvs=results.csvs,
         skip_damaged=True,
         evidence=results.evidence,
     )

@@ -88,6 +88,7 @@ class Labels:
     def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         moved = with_trained_part_as_extension(row)
+        # The prefix of a training's run_id, its encoding and length: rope-64.
         parent = run_prefix(row["finetune"]) if row["finetune"] else None
         encoding, extension = (
             closest_yaml_name(group, moved[group], moved[column])

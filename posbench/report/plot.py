@@ -211,9 +211,11 @@ def _complete_frame(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 
 
 def _with_marks(table: "pandas.DataFrame", drawn: Quantities, bars: str) -> "pandas.DataFrame":
-    """Table with columns point, x, other (what is subtracted), basis and mark (None for no value).
+    """Table with columns point, x, other (the reference line's point that is subtracted, or None),
+    basis and mark (None for no value).
 
-    The basis is the column of the point that its bar belongs to, or SHARED_SEEDS."""
+    The basis is the column that a bar is the interval of, or SHARED_SEEDS for the difference of two
+    points over the seeds that both have."""
     points = records_of_frame(table)
     table = table.assign(point=points, x=_x_places(points, drawn.x), other=None)
     if drawn.reference_is_line:
@@ -549,7 +551,7 @@ def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -
     if drawn.unit == "accuracy" and level is None:
         low, high = -0.03, 1.04  # around all shares
     else:
-        low, high = y_ends(list(table.mark), level, bent, "y" in log)
+        low, high = y_ends(list(table.mark), level, symlog=bent and "y" in log, log="y" in log)
         if drawn.x == "step" and level is None and "y" not in log:
             low, high = late_loss_range((mark.x, mark.y) for mark in table.mark)
     if options.ylim[0] is not None:

@@ -65,7 +65,7 @@ class Evaluation:
         whatever their protocol.
         """
         setting = self.setting
-        if isinstance(setting, Setting):
+        if isinstance(setting, Setting):  # not the words of a CSV, nor None
             setting = setting.unstrided
         return self.first["run_id"], setting
 

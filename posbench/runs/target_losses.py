@@ -264,7 +264,7 @@ class PooledLosses:
         """Sums by document of nll or correct at one length, of the bins of positions within
         `columns`, or of a part. A bin's `place.position` is its last position.
         """
-        if columns.stop is None:  # all positions
+        if columns.stop is None:  # all positions, or a part
             return self.sums_by_place.get(Place(name, length, None, part))
         bins = [
             bin_sums

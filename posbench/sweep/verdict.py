@@ -129,7 +129,9 @@ def _judge_training(job: Job) -> "Encoding":
 
 
 def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
-    """Verdict on one evaluation: legal, untested, own, noop or refused."""
+    """Verdict on one evaluation: legal, untested, own (with a user's method, which no table of
+    tested combinations knows), noop or refused.
+    """
     from posbench.evaluation.registry import protocol
     from posbench.position.legality import verdict_of
 

@@ -165,7 +165,8 @@ class Accuracy(Protocol):
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         max_distance = self.evaluation.max_distance(self.evaluation.plan(length))
         rows = []
-        columns = []  # {name: array [count, columns of the row]} of each row
+        # of each row {name: array [n_questions, columns of the row]}
+        columns = []
         for label, parts in self._scored_parts(length).items():
             for row, answers in _rows_with_answers(label, parts):
                 rows.append({**row, "max_distance": max_distance})
@@ -272,9 +273,10 @@ def _rows_with_answers(label: str, parts: list[ScoredPart]) -> Iterator[tuple[di
         *(np.concatenate(arrays) for arrays in zip(*(part.answers for part in parts), strict=True))
     )
     yield _accuracy_row(label, None, all_answers, seconds, peak_mib), all_answers
+    mean_seconds = seconds / len(parts)  # shared alike among the depths
     for part in parts:
         if part.depth is not None:
-            row = _accuracy_row(label, part.depth, part.answers, seconds / len(parts), peak_mib)
+            row = _accuracy_row(label, part.depth, part.answers, mean_seconds, peak_mib)
             yield row, part.answers
 
 

@@ -163,7 +163,9 @@ def heatmap(curve: list[CurvePoint], title: str):
 
 
 def _has_unmeasured_cell(cells: Cells, lengths: Sequence[int]) -> bool:
-    """True if a cell of the map has neither a difference nor a loss that is not finite."""
+    """True if a cell of the map is empty, for another reason than a loss that is not finite (whose
+    nll is None).
+    """
     for cell in cells.values():
         for length in lengths:
             point = cell.get(length)
@@ -271,12 +273,14 @@ def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str
         " method and length: green gains from the longer context, orange fails. Colours: linear to"
         " 0.1, logarithmic beyond."
     ]
-    bars = _interval_words(points)
-    if bars:
-        lines.append(f"~ zero lies inside the {bars}.")
-    if any(point.half_width is None for point in measured):
-        sentence = "Numbers of files without the loss of every target have no interval."
-        lines.append(sentence if bars else "There are no intervals.")
+    interval = _interval_words(points)  # "" if no point has one
+    some_without = any(point.half_width is None for point in measured)
+    if interval:
+        lines.append(f"~ zero lies inside the {interval}.")
+    if some_without and interval:
+        lines.append("Numbers of files without the loss of every target have no interval.")
+    elif some_without:
+        lines.append("There are no intervals.")
     if any(abs(point.difference) > edge for point in measured):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
     if _has_unmeasured_cell(cells, tick_lengths(point.length for point in curve)):

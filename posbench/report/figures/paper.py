@@ -345,14 +345,15 @@ def _points_along(places: Sequence[tuple[float, float]]) -> Sequence[tuple[float
 
 
 def y_ends(
-    marks: Sequence[Mark], level: float | None, bent: bool, log: bool
+    marks: Sequence[Mark], level: float | None, symlog: bool, log: bool
 ) -> tuple[float, float]:
-    """Ends of the y axis around all values, and around their bars as far as `_ends_with_bars` says.
+    """Ends of the y axis around all values and the reference `level`, and around their bars as far
+    as `_ends_with_bars` says.
 
-    They are those of a report's figure for an axis of both signs that is logarithmic.
-    """
+    `symlog`: logarithmic on both sides of a linear part around zero."""
     values = [mark.y for mark in marks]
-    if bent and log:
+    if symlog:
+        # Differences are drawn as in a report's figure, whose limits leave room for the bars.
         return axis_limits(values, relative=True)
     if level is not None:
         values = [*values, level]

@@ -301,8 +301,8 @@ def _seed_mean_mark(point: CurvePoint, losses: dict[int, float], mean: float, ba
         return Mark(point.behind.steps, mean)
     if bars == SEED_LINES:
         return Mark(point.behind.steps, mean, seeds=losses)
-    value, half_width, _ = student_interval(list(losses.values()))
-    return mark_with_interval(point.behind.steps, value, half_width)
+    _, half_width, _ = student_interval(list(losses.values()))
+    return mark_with_interval(point.behind.steps, mean, half_width)
 
 
 def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> AtMultiple:

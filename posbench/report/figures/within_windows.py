@@ -254,7 +254,7 @@ def _position_panel(
                 "color": GREY,
             }
             write_note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
-        else:
+        else:  # a column of differences
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
     lines = []

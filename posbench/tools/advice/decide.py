@@ -218,11 +218,11 @@ def _better_reference(choice: str, differences: Mapping[str, Estimate]) -> str:
 
     `differences` are the choice's loss minus theirs, so that the largest is of the best.
     """
-    excess = {choice: 0.0}  # {option: the choice's loss minus its loss}
+    gain_over_choice = {choice: 0.0}  # {option: the choice's loss minus its loss}
     for name, difference in differences.items():
-        excess[name] = difference.value
-    references = [name for name in WITHOUT_SETTING if name in excess]
-    return max(references, key=excess.__getitem__, default=UNCHANGED)
+        gain_over_choice[name] = difference.value
+    references = [name for name in WITHOUT_SETTING if name in gain_over_choice]
+    return max(references, key=gain_over_choice.__getitem__, default=UNCHANGED)
 
 
 def value_and_bounds(difference: Estimate) -> list[float]:

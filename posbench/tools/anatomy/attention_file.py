@@ -202,18 +202,20 @@ def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
     into `folder`. Returns their paths.
     """
     # Names of buckets by their ends, such as "1" and "2_3".
-    names = ["_".join(map(str, dict.fromkeys(ends))) for ends in diagnostics["buckets"]]
+    names = []
+    for low, high in diagnostics["buckets"]:
+        names.append(str(low) if low == high else f"{low}_{high}")
     shares = [f"{group}_{bucket}" for group in ("mass", "seen") for bucket in names]
     rows = []
     for arm in diagnostics["arms"]:
-        for text in arm["measured"]:
-            for number, layer in enumerate(text["layers"]):
+        for measured in arm["measured"]:
+            for described, layer in zip(diagnostics["layers"], measured["layers"], strict=True):
                 values = {
                     **{key: diagnostics[key] for key in ("run", "encoding", "train_len")},
                     **{key: arm[key] for key in METHOD_KEYS},
-                    **{key: text[key] for key in ("length", "nll")},
-                    "layer": diagnostics["layers"][number]["number"],
-                    "kind": diagnostics["layers"][number]["kind"],
+                    **{key: measured[key] for key in ("length", "nll")},
+                    "layer": described["number"],
+                    "kind": described["kind"],
                 }
                 rows += [{**values, **row} for row in _head_rows(layer, names)]
     table = pandas.DataFrame(rows, columns=[*CSV_COLUMNS, *shares])

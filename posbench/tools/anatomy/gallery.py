@@ -249,6 +249,7 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
         top = float(rows_DT.nan_to_num().abs().quantile(0.98))
         draw_heat_map(axes, range(LENGTH), rows_DT, top)
         return "added to embeddings"
+    # Weights of an encoding that mixes scores by itself, with all scores alike (stick-breaking).
     if numbers["even_weights"]:
         _draw_bias_curves(axes, _relative_logarithms(numbers["even_weights"]))
         return "weighs whole rows"

@@ -53,7 +53,7 @@ def load_model_path(path: str) -> GPT | Reader:
         {
             "model": {"path": path},
             "encoding": shipped_yamls("encoding")["rope"],
-            # Not read.
+            # The rest is needed by the function and read by nobody here.
             "train": asdict(TrainConfig()),
             "data": {"tokenizer": "none", "vocab_size": 0},
             "cache_dir": None,

@@ -145,7 +145,9 @@ def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:
 
 
 def _override_findings(description: dict, changes: Changes, setting: Setting) -> list[Finding]:
-    """Overrides of vLLM and SGLang that are lost or lose something."""
+    """Keys set over those of config.json that do nothing, for transformers or an engine, and for an
+    engine also findings about the mapping that they make.
+    """
     text_before = text_description(description)
     part = ".".join(text_path(description))
     override = override_of(description, changes)
@@ -159,6 +161,7 @@ def _override_findings(description: dict, changes: Changes, setting: Setting) ->
         and _keys_beside_mapping(keys, text_before),
         "override_beside": part and override.ignored,
         "override_no_part": not part and override.ignored,
+        # transformers reads the older rope_scaling first, wherever it is.
         "scaling_stays": (
             isinstance(keys.get("rope_parameters"), dict)
             and text_before.get("rope_scaling")

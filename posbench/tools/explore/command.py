@@ -1,5 +1,7 @@
 """Command of scripts/explore.py: words to reports, and these to one page."""
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +126,8 @@ def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
 def collected_reports(
     parts: dict[str, NamedResults], title: str
 ) -> tuple[dict[str, "Report"], list[str]]:
-    """({"": the report of everything}, no note); {name: report} of each part and a note instead.
+    """One report of everything under the name "" and no note, or {name: report} of each part and a
+    note with the reason.
 
     Each part has a report where the same training is in two of them, or where together they are
     no report.
@@ -133,7 +136,8 @@ def collected_reports(
         return {"": _report_of_parts(list(parts.values()), title)}, []
     reports = {name: _report_of_parts([part], title) for name, part in parts.items()}
     run_ids = [_measured_runs(report) for report in reports.values()]
-    repeated = sum(map(len, run_ids)) - len(set().union(*run_ids))
+    n_reports = Counter(itertools.chain.from_iterable(run_ids))  # that each training is in
+    repeated = sum(count > 1 for count in n_reports.values())
     if repeated:
         verb = "are" if repeated > 1 else "is"
         reason = f"{plural(repeated, 'training')} {verb} in more than one of them"

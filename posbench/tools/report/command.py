@@ -93,7 +93,9 @@ def _selection(request: Request) -> Selection:
     cfg = request.cfgs[0]
     experiment = request.experiment
     if cfg["runs"] is not None:
-        if cfg["run"] or (request.sweep and "grid" not in experiment):
+        # A grid in the experiment's yaml makes a sweep without -m.
+        typed_sweep = request.sweep and "grid" not in experiment
+        if cfg["run"] or typed_sweep:
             raise ConfigError(
                 "runs= names what to report, and so do -m and run=: give one of them."
             )
@@ -104,10 +106,10 @@ def _selection(request: Request) -> Selection:
         named.title = request.title or named.title
         return named
     jobs: list[Job] = []
-    elsewhere = ""
+    note = ""  # on jobs that have no results here
     if request.sweep:
-        jobs, elsewhere = plan_existing(request.cfgs)
-    return _results_of_jobs(request, jobs, elsewhere) if jobs else _named_results(cfg)
+        jobs, note = plan_existing(request.cfgs)
+    return _results_of_jobs(request, jobs, note) if jobs else _named_results(cfg)
 
 
 def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:

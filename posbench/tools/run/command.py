@@ -79,11 +79,11 @@ def run(request: Request) -> int:
     open_jobs = [job for job, result in zip(jobs, earlier, strict=True) if not result]
     check_devices(open_jobs, request.launcher)
     _announce(request, jobs)
-    counted = [*missing_parents(jobs), *jobs]
-    to_make = unfinished([*missing_parents(open_jobs), *open_jobs])
+    all_trainings = [*missing_parents(jobs), *jobs]
+    trainings_to_make = unfinished([*missing_parents(open_jobs), *open_jobs])
     with _reporting_early(jobs, request.experiment.get("first")):
         results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
-    words = _count_words(results, counted, to_make)
+    words = _count_words(results, all_trainings, trainings_to_make)
     return _print_conclusion(request, results, words, command)
 
 
@@ -136,6 +136,7 @@ def _print_conclusion(
         return 1
     _show_tables(request, [result.job for result in results])
     statuses = {outcome.status for result in results for outcome in result.outcomes}
+    # A sweep goes over what it refuses.
     return 2 if "refused" in statuses and not request.sweep else 0
 
 
