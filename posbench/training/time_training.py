@@ -36,8 +36,8 @@ def step_seconds(cfg: JobConfig, vocab_size: int, threads: int) -> float:
         with torch.random.fork_rng(devices=[]):
             model = make_model(cfg, vocab_size).to(device)
             plans = training_plan_maker(model.encoding, model.scale, device, cfg.seed)
-            config = replace(cfg.train, compile=False)
-            trainer = Trainer(model, corpus, config, cfg.seed, torch.device(device), plans)
+            train_config = replace(cfg.train, compile=False)
+            trainer = Trainer(model, corpus, train_config, cfg.seed, torch.device(device), plans)
             for _ in range(WARMUP):
                 _timed_step(trainer)
             seconds = [_timed_step(trainer)]

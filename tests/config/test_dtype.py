@@ -40,8 +40,8 @@ import sys
 from posbench.common.machine import multiplies_bf16
 found = multiplies_bf16()
 assert "torch" not in sys.modules
-from posbench.model.precision import native
-print(found, native())
+from posbench.model.precision import has_bf16_products
+print(found, has_bf16_products())
 """
 
 
