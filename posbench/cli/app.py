@@ -37,7 +37,7 @@ from posbench.config.compose import (
     experiment_of,
     hydra_form,
     hydra_loader,
-    job_cfgs,
+    raw_configs_of_jobs,
     set_wandb_group,
     unresolved_values,
     words_of_jobs,
@@ -127,21 +127,21 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     later = words_of_swept_groups(words) if sweep else []
     first = [word for word in words if word not in later]
     mode = RunMode.MULTIRUN if sweep else RunMode.RUN
-    cfg = hydra_loader(flags.config_dir).load_configuration(config_name, first, mode)
-    HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
-    launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
-    sweeper = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True)
+    raw = hydra_loader(flags.config_dir).load_configuration(config_name, first, mode)
+    HydraConfig.instance().set_config(raw)  # for ${hydra:...} in a yaml
+    launcher = OmegaConf.to_container(raw.hydra.launcher, resolve=True)
+    sweeper = OmegaConf.to_container(raw.hydra.sweeper, resolve=True)
     for target in (launcher.pop("_target_", None), sweeper["_target_"]):
         if target not in (None, ONLY_SWEEPER):
             raise ConfigError(
                 f"{target} is not supported for trainings: choose hydra/launcher=grid, basic,"
                 " joblib or submitit_slurm."
             )
-    hydras_words = cfg.hydra.overrides.hydra
+    hydras_words = raw.hydra.overrides.hydra
     job_words = [word for word in words if word not in hydras_words]
     composer = Composer(config_name, hydras_words)
     if not sweep:
-        return Composed([ComposedJob(unresolved_values(cfg), job_words)], composer, launcher, sweep)
+        return Composed([ComposedJob(unresolved_values(raw), job_words)], composer, launcher, sweep)
     axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
     groups = {word.lstrip("+~").partition(".")[0] for word in later}
     jobs = []
@@ -161,26 +161,29 @@ def _execute(command: Command, composed: Composed) -> int | None:
     check_one_name(names)
     first = composed.jobs[0]
     experiment = experiment_of(first.values, first.words)
-    cfgs = []
+    raw_configs = []
     for job in composed.jobs:
-        cells = [check_config(cfg) for cfg in job_cfgs(job.values, job.words, composed.composer)]
+        cells = [
+            check_config(raw)
+            for raw in raw_configs_of_jobs(job.values, job.words, composed.composer)
+        ]
         if any(
-            cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cells
+            raw["run"] or raw["model"].get("path") or raw["model"].get("engine") for raw in cells
         ):
             from posbench.cli.check_trained import check_trained
 
             check_trained(cells, job.words, experiment)
-        cfgs.extend(cells)
-    _check_effects(command, cfgs, names[0])
-    check_vocabulary(cfgs, first.words)
+        raw_configs.extend(cells)
+    _check_effects(command, raw_configs, names[0])
+    check_vocabulary(raw_configs, first.words)
     sweep = composed.sweep or "grid" in experiment
     if sweep:
-        set_wandb_group(cfgs)
-    request = Request(cfgs, experiment, sweep, composed.launcher, first.words)
+        set_wandb_group(raw_configs)
+    request = Request(raw_configs, experiment, sweep, composed.launcher, first.words)
     return command.function()(request)
 
 
-def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None:
+def _check_effects(command: Command, raw_configs: list[dict], name: str | None) -> None:
     """Raise ConfigError for a word of configs/run.yaml that has no effect on this command.
 
     `name` is that of the sweep, if it was typed."""
@@ -194,13 +197,13 @@ def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None
         "out": [other.name for other in COMMANDS if other.folder_key == "out"],
     }
     for key, names in effective.items():
-        values = [cfg[key] for cfg in cfgs if cfg[key]]
+        values = [raw[key] for raw in raw_configs if raw[key]]
         if values and command.name not in names:
             raise ConfigError(
                 f"{key}={shown(values[0])} has no effect on scripts/{command.name}.py, only on"
                 f" {', '.join(names)}: leave it out."
             )
-    report_dir = cfgs[0]["report_dir"]
+    report_dir = raw_configs[0]["report_dir"]
     if report_dir and command.folder_key == "out":
         raise ConfigError(
             f"report_dir={report_dir} has no effect on scripts/{command.name}.py, which writes into"

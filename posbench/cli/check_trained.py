@@ -31,25 +31,25 @@ def check_trained(cells: list[dict], words: list[str], experiment: dict) -> None
     typed_keys = {word.partition("=")[0].lstrip("+~").rpartition("@")[2] for word in words}
     blocks = [experiment.get("base") or {}, *experiment.get("grid", [])]
     keys = typed_keys | {str(key) for block in blocks for key in block}
-    for cfg in cells:
-        if cfg["run"]:
-            _check_run(cfg, keys)
-        elif cfg["model"].get("engine"):
-            _check_engine(cfg, keys, typed_keys)
-        elif cfg["model"].get("path"):
-            _check_checkpoint(cfg, keys)
+    for raw in cells:
+        if raw["run"]:
+            _check_run(raw, keys)
+        elif raw["model"].get("engine"):
+            _check_engine(raw, keys, typed_keys)
+        elif raw["model"].get("path"):
+            _check_checkpoint(raw, keys)
         else:
             continue
-        length = cfg["train"]["length"]
-        if not cfg["run"] and "train.length" in keys and not isinstance(length, list):
-            cfg["train"]["length"] = [length]
+        length = raw["train"]["length"]
+        if not raw["run"] and "train.length" in keys and not isinstance(length, list):
+            raw["train"]["length"] = [length]
 
 
-def _check_run(cfg: dict, keys: set[str]) -> None:
+def _check_run(raw: dict, keys: set[str]) -> None:
     """Raise ConfigError for a key that differs from the training in run=DIR."""
     try:
-        trained = _training_settings(Run(cfg["run"]).read_config())
-        requested = _training_settings(cfg)
+        trained = _training_settings(Run(raw["run"]).read_config())
+        requested = _training_settings(raw)
     except (RunError, ConfigError, KeyError):  # KeyError: cut short
         return
     differing = [
@@ -60,17 +60,17 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
     ]
     if differing:
         raise ConfigError(
-            f"run={Path(cfg['run'])} was trained with {_typed_words(trained, differing)}, which"
+            f"run={Path(raw['run'])} was trained with {_typed_words(trained, differing)}, which"
             f" {_typed_words(requested, differing)} cannot change: leave out what describes a"
             " training, or leave out run= to make that training."
         )
 
 
-def _check_engine(cfg: dict, keys: set[str], typed_keys: set[str]) -> None:
+def _check_engine(raw: dict, keys: set[str], typed_keys: set[str]) -> None:
     """Raise ConfigError for a key that an engine cannot follow, such as a number format."""
-    engine = f"model={method_name(cfg['model']['engine'])}"
-    _check_untrained(cfg, keys, engine, ("train",))
-    dtype = cfg["evaluate"].get("dtype")
+    engine = f"model={method_name(raw['model']['engine'])}"
+    _check_untrained(raw, keys, engine, ("train",))
+    dtype = raw["evaluate"].get("dtype")
     if dtype and "evaluate.dtype" in typed_keys:
         raise ConfigError(
             f"{engine} computes in a number format of its own, so evaluate.dtype={dtype} has no"
@@ -78,24 +78,24 @@ def _check_engine(cfg: dict, keys: set[str], typed_keys: set[str]) -> None:
         )
 
 
-def _check_checkpoint(cfg: dict, keys: set[str]) -> None:
+def _check_checkpoint(raw: dict, keys: set[str]) -> None:
     """Raise ConfigError for a key that would change the model, its training or its tokenizer."""
     from posbench.pretrained.checkpoint import find_checkpoint
 
-    checkpoint = f"model.path={printable(str(cfg['model']['path']))}"
-    _check_untrained(cfg, keys, checkpoint, ("model", "train"))
-    tokenizer = cfg["data"]["tokenizer"]
+    checkpoint = f"model.path={printable(str(raw['model']['path']))}"
+    _check_untrained(raw, keys, checkpoint, ("model", "train"))
+    tokenizer = raw["data"]["tokenizer"]
     # A tokenizer that is a file may be the checkpoint's own; bytes, char and bpe are none.
     if "data.tokenizer" not in keys or tokenizer not in WITHOUT_FILE:
         return
-    if find_checkpoint(cfg["model"]["path"]).tokenizer():
+    if find_checkpoint(raw["model"]["path"]).tokenizer():
         raise ConfigError(
             f"{checkpoint} has its own tokenizer, so data.tokenizer={tokenizer} has no effect:"
             " leave it out."
         )
 
 
-def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str, ...]) -> None:
+def _check_untrained(raw: dict, keys: set[str], weights: str, groups: tuple[str, ...]) -> None:
     """Raise ConfigError for a key of these groups, or another seed, beside weights such as
     model=server.
     """
@@ -103,20 +103,20 @@ def _check_untrained(cfg: dict, keys: set[str], weights: str, groups: tuple[str,
         key
         for key in keys - CHECKPOINT_KEYS
         # another block of an experiment's grid may choose a model with other keys
-        if key.split(".")[0] in groups and _dotted_value(cfg, key) != ABSENT_WORD
+        if key.split(".")[0] in groups and _dotted_value(raw, key) != ABSENT_WORD
     ]
-    if cfg["seed"] and "seed" in keys:  # 0, the default, changes nothing
+    if raw["seed"] and "seed" in keys:  # 0, the default, changes nothing
         idle.append("seed")
     if idle:
         raise ConfigError(
-            f"{weights} is trained already, so {_typed_words(cfg, sorted(idle))} would have no"
+            f"{weights} is trained already, so {_typed_words(raw, sorted(idle))} would have no"
             " effect: leave it out (of what describes a training, train.length alone is taken)."
         )
 
 
-def _training_settings(cfg: dict) -> dict:
+def _training_settings(raw: dict) -> dict:
     """Settings of a training, with the schema's defaults. Raises KeyError where a part lacks."""
-    parts = {part: cfg[part] for part in TRAINING_PARTS}
+    parts = {part: raw[part] for part in TRAINING_PARTS}
     train = typed_group("train", parts["train"])
     parts["model"] = asdict(typed_group("model", parts["model"]))
     parts["train"] = {**asdict(train), "length": train.lengths}

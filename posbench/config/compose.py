@@ -59,7 +59,7 @@ FILLED_IN_BY = {
 class Request:
     """Jobs of one command."""
 
-    cfgs: list[dict]  # their plain configurations
+    raw_configs: list[dict]  # their plain configurations
     experiment: dict  # its yaml
     sweep: bool
     launcher: dict = field(default_factory=dict)  # its yaml
@@ -68,7 +68,7 @@ class Request:
     @property
     def name(self) -> str:
         """Name of the sweep, as typed or of its experiment; "" without one."""
-        return self.cfgs[0].get("name") or self.experiment.get("name") or ""
+        return self.raw_configs[0].get("name") or self.experiment.get("name") or ""
 
     @property
     def title(self) -> str:
@@ -172,14 +172,14 @@ def words_of_swept_groups(words: list[str]) -> list[str]:
     return words_of_groups
 
 
-def unresolved_values(cfg: DictConfig) -> dict:
+def unresolved_values(raw: DictConfig) -> dict:
     """A composed configuration as plain values, without Hydra's own part.
 
     Interpolations and ??? stay as they are written. Methods of the user's own hold the names of
     their yamls (`with_choice_keys`), which are known where Hydra's part is there."""
-    keys = [key for key in cfg if key != "hydra"]
-    values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, keys))
-    return with_choice_keys(values, cfg.hydra.runtime.choices if "hydra" in cfg else {})
+    keys = [key for key in raw if key != "hydra"]
+    values = OmegaConf.to_container(OmegaConf.masked_copy(raw, keys))
+    return with_choice_keys(values, raw.hydra.runtime.choices if "hydra" in raw else {})
 
 
 class Composer:
@@ -220,10 +220,10 @@ class Composer:
                 values = _with_override(values, override)
         except (KeyError, TypeError):
             # not one plain value for another: left to Hydra, which also words the refusal
-            cfg = OmegaConf.create(composed)
-            OmegaConf.set_struct(cfg, True)
-            ConfigLoaderImpl._apply_overrides_to_config(overrides, cfg)
-            return OmegaConf.to_container(cfg)
+            raw = OmegaConf.create(composed)
+            OmegaConf.set_struct(raw, True)
+            ConfigLoaderImpl._apply_overrides_to_config(overrides, raw)
+            return OmegaConf.to_container(raw)
         return values
 
     def _parse(self, word: str) -> tuple[Override, bool]:
@@ -275,8 +275,8 @@ class Composer:
 
     def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""
-        cfg = self.loader.load_configuration(self.config_name, [*self.hydra, *words], RunMode.RUN)
-        return unresolved_values(cfg), dict(cfg.hydra.runtime.choices)
+        raw = self.loader.load_configuration(self.config_name, [*self.hydra, *words], RunMode.RUN)
+        return unresolved_values(raw), dict(raw.hydra.runtime.choices)
 
 
 def _with_override(values: dict, override: Override) -> dict:
@@ -300,16 +300,18 @@ def _with_override(values: dict, override: Override) -> dict:
     return copy_with_value(values, first, deeper)
 
 
-def job_cfgs(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
-    """Resolved configurations of the jobs of `cfg`: itself, or the cells of its experiment's grid.
+def raw_configs_of_jobs(
+    raw: dict, overrides: list[str], composer: Composer | None = None
+) -> list[dict]:
+    """Resolved configurations of the jobs of `raw`: itself, or the cells of its experiment's grid.
     The command line overrides the grid.
 
-    `composer` composes the yaml of configs/ that `cfg` comes from. Raises ConfigError for a grid
+    `composer` composes the yaml of configs/ that `raw` comes from. Raises ConfigError for a grid
     that does not compose."""
-    experiment = experiment_of(cfg, overrides)
+    experiment = experiment_of(raw, overrides)
     name = experiment["name"]
     if "grid" not in experiment:
-        return [resolved_values(with_fixed_mode(cfg, overrides), name)]
+        return [resolved_values(with_fixed_mode(raw, overrides), name)]
     _check_grid(experiment)
     composer = composer or Composer()
     typed = {word.split("=", 1)[0].lstrip("+~"): word for word in overrides}  # {key: word}
@@ -387,13 +389,13 @@ def _grid_word(key: str, value: object) -> str:
     return f"{key}={text}"
 
 
-def experiment_of(cfg: dict, overrides: list[str]) -> dict:
+def experiment_of(raw: dict, overrides: list[str]) -> dict:
     """Content of the experiment's yaml, with its `name`. Raises ConfigError for an unknown key.
 
     A yaml with `# @package _global_` changes the configuration itself. It is one job, named by the
     word that chose it."""
-    if "experiment" not in cfg:
-        unknown = sorted(set(map(str, cfg)) - set(JOB_TYPES))
+    if "experiment" not in raw:
+        unknown = sorted(set(map(str, raw)) - set(JOB_TYPES))
         if unknown:
             raise ConfigError(
                 f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB_TYPES)}: --cfg job prints"
@@ -401,9 +403,9 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
             )
         names = [word.partition("=")[2] for word in overrides if word.startswith("experiment=")]
         return {"name": names[-1] if names else None}
-    if not isinstance(cfg["experiment"], dict):
-        raise ConfigError(f"experiment={cfg['experiment']} must be a mapping of keys to values.")
-    experiment = {"name": None, **cfg["experiment"]}
+    if not isinstance(raw["experiment"], dict):
+        raise ConfigError(f"experiment={raw['experiment']} must be a mapping of keys to values.")
+    experiment = {"name": None, **raw["experiment"]}
     name = experiment["name"]
     unknown = sorted(set(experiment) - set(EXPERIMENT_KEYS), key=str)
     if unknown:
@@ -444,9 +446,9 @@ def check_typed_keys(values: dict, words: list[str]) -> None:
             )
 
 
-def check_vocabulary(cfgs: Iterable[dict], words: Iterable[str]) -> None:
+def check_vocabulary(raw_configs: Iterable[dict], words: Iterable[str]) -> None:
     """Raise ConfigError for a typed data.vocab_size that no tokenizer of the jobs reads."""
-    tokenizers = {cfg["data"].get("tokenizer") for cfg in cfgs}
+    tokenizers = {raw["data"].get("tokenizer") for raw in raw_configs}
     for word in words:
         if _key_of(word) == "data.vocab_size" and tokenizers <= {"bytes", "char"}:
             raise ConfigError(
@@ -500,12 +502,12 @@ def hydra_form(override: str) -> str:
     return f"scale_attention@{override}" if is_trained_scale else override
 
 
-def set_wandb_group(cfgs: list[dict]) -> None:
+def set_wandb_group(raw_configs: list[dict]) -> None:
     """Set log.group of an unnamed sweep for wandb: a hash, so that the same sweep gets it again."""
-    settings = [[cfg.get(part) for part in PARTS_OF_SWEEP] for cfg in cfgs]
+    settings = [[raw.get(part) for part in PARTS_OF_SWEEP] for raw in raw_configs]
     name = f"sweep-{sha256_json(settings)[:8]}"
-    for cfg in cfgs:
-        cfg["log"]["group"] = cfg["log"]["group"] or name
+    for raw in raw_configs:
+        raw["log"]["group"] = raw["log"]["group"] or name
 
 
 def check_one_name(names: Iterable[object]) -> None:

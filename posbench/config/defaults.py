@@ -14,14 +14,14 @@ LONG_TRAINING = 1024
 USUAL_VALIDATIONS = 20
 
 
-def resolved_config(cfg: dict, auto_dtype: str | None = None) -> JobConfig:
+def resolved_config(raw: dict, auto_dtype: str | None = None) -> JobConfig:
     """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers
     and words, not nulls.
 
     `auto_dtype` is what dtype=auto means; None: the format that this machine multiplies fastest.
     Raises ConfigError as `check_config` does, and for lengths that contradict evaluate.max_length.
     """
-    config = JobConfig.of(cfg)
+    config = JobConfig.of(raw)
     auto_dtype = auto_dtype or fast_dtype(config.device)
     train_len = config.train.origin  # a child is evaluated on the targets of its parent
     evaluate = config.evaluate

@@ -187,12 +187,12 @@ def _is_new_default(key: str, value: object) -> bool:
     return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
-def training_identity(cfg: dict, data_fingerprint: str) -> dict:
+def training_identity(raw: dict, data_fingerprint: str) -> dict:
     """Settings that determine a training: two equal identities train the same weights.
 
     The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
     """
-    train = _without_keys(cfg["train"], TRAIN_KEYS_NOT_HASHED)
+    train = _without_keys(raw["train"], TRAIN_KEYS_NOT_HASHED)
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
@@ -203,42 +203,42 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
             train["generation"] = parent["generation"]
     return canonical(
         {
-            "encoding": cfg["encoding"],
-            "model": _without_keys(cfg["model"], MODEL_KEYS_NOT_HASHED),
+            "encoding": raw["encoding"],
+            "model": _without_keys(raw["model"], MODEL_KEYS_NOT_HASHED),
             "train": train,
-            "seed": cfg["seed"],
+            "seed": raw["seed"],
             "data_fingerprint": data_fingerprint,
         }
     )
 
 
-def run_id(cfg: dict, data_fingerprint: str) -> str:
+def run_id(raw: dict, data_fingerprint: str) -> str:
     """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e.
 
     Of a child: rope+yarn-64to256-s0-1a2b3c4d5e. Of one that ended at step 300:
     rope-64at300-s0-1a2b3c4d5e.
     """
-    identity = training_identity(cfg, data_fingerprint)
+    identity = training_identity(raw, data_fingerprint)
     length = identity["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else str(length)
-    name = _trained_name(cfg)
-    if parent := cfg["train"].get("parent"):
-        scaling = cfg["encoding"].get("scaling")
+    name = _trained_name(raw)
+    if parent := raw["train"].get("parent"):
+        scaling = raw["encoding"].get("scaling")
         if scaling:
             name += f"+{method_name(scaling)}"
         lengths = f"{parent['reach']}to{lengths}"
-    if cfg["train"].get("step"):
-        lengths += f"at{cfg['train']['step']}"
-    return f"{name}-{lengths}-s{cfg['seed']}-{sha256_json(identity)[:10]}"
+    if raw["train"].get("step"):
+        lengths += f"at{raw['train']['step']}"
+    return f"{name}-{lengths}-s{raw['seed']}-{sha256_json(identity)[:10]}"
 
 
-def _trained_name(cfg: dict) -> str:
+def _trained_name(raw: dict) -> str:
     """First part of a run's id: an engine, hf for a checkpoint, or the encoding."""
-    if cfg["model"].get("engine"):
-        return cfg["encoding"]["engine"]
-    if cfg["model"].get("checkpoint"):
+    if raw["model"].get("engine"):
+        return raw["encoding"]["engine"]
+    if raw["model"].get("checkpoint"):
         return "hf"
-    return method_name(cfg["encoding"])
+    return method_name(raw["encoding"])
 
 
 def run_prefix(run_id: str) -> str:

@@ -360,15 +360,15 @@ class JobConfig:
     others: dict = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cfg: dict) -> "JobConfig":
-        """`cfg` as a dataclass, with defaults for what it lacks.
+    def of(cls, raw: dict) -> "JobConfig":
+        """`raw` as a dataclass, with defaults for what it lacks.
 
         Raises ConfigError as `check_config` does.
         """
         names = {field.name for field in fields(cls)}
         values = {}
         others = {}
-        for key, value in check_config(cfg).items():
+        for key, value in check_config(raw).items():
             if key in SCHEMAS:
                 values[key] = typed_group(key, value)
             elif key in names:
@@ -468,15 +468,15 @@ def may_be_list(key: str) -> bool:
     )
 
 
-def check_config(cfg: dict) -> dict:
-    """`cfg` with every value of the right type, and 16k written out.
+def check_config(raw: dict) -> dict:
+    """`raw` with every value of the right type, and 16k written out.
 
     Arguments of methods and sources are checked by make and make_source. Raises ConfigError for a
     wrong type, an unknown key, an illegal word, or a number out of range.
     """
     values = {
         key: convert(key, value, JOB_TYPES.get(key, Any))
-        for key, value in expand_sizes(cfg).items()
+        for key, value in expand_sizes(raw).items()
     }
     if "_target_" in (values.get("model") or {}):  # a yaml of model= that is an engine
         values["model"] = {"engine": values["model"]}

@@ -29,32 +29,32 @@ Document = tuple[str, str]  # name and text
 
 
 def build_corpus(
-    cfg_data: dict, folder: Path, names: list[str], trained: dict | None, cache_dir: Path
+    raw_data: dict, folder: Path, names: list[str], trained: dict | None, cache_dir: Path
 ) -> None:
     """Write all files of the splits of these names, the manifest last."""
-    source = make_source(cfg_data, cache_dir)
+    source = make_source(raw_data, cache_dir)
     excluded = _excluded_digests(source, trained, cache_dir)
-    tokenizer_choice = cfg_data["tokenizer"]
+    tokenizer_choice = raw_data["tokenizer"]
     if tokenizer_choice == "bpe":
         texts = _texts_for_bpe(_unique_documents(source, "train", excluded))
-        train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
+        train_bpe(texts, raw_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
     elif tokenizer_choice == "char":
         texts = (text for _, text in _unique_documents(source, "train", excluded))
         collect_characters(texts).model.save(str(folder / "tokenizer.json"))
     elif tokenizer_choice != "bytes":
         (folder / "tokenizer.json").write_bytes(pretrained_json(tokenizer_choice))
-    name = tokenizer_name(tokenizer_choice, cfg_data["vocab_size"])
+    name = tokenizer_name(tokenizer_choice, raw_data["vocab_size"])
     tokenizer = load_tokenizer(name, folder)
     token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
     splits = {}
     for split in names:
-        label = f"tokenizing {cfg_data['name']}/{split}"
+        label = f"tokenizing {raw_data['name']}/{split}"
         documents = _with_progress(_unique_documents(source, split, excluded), label)
         encoded = _encoded_documents(tokenizer, documents)
         splits[split] = write_split(folder, split, encoded, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
             raise ConfigError(
-                f"data={cfg_data['name']} has no document in its {split} split that has a token"
+                f"data={raw_data['name']} has no document in its {split} split that has a token"
                 " (behind data.source.skip_test_bytes) and stands in no held-out split and not in"
                 " the text of the training: add other text."
             )
@@ -63,10 +63,10 @@ def build_corpus(
         for path in sorted(folder.iterdir())
     }
     manifest = {
-        "name": cfg_data["name"],
+        "name": raw_data["name"],
         "tokenizer": name,
         "vocab_size": tokenizer.vocab_size,
-        "source": cfg_data["source"],
+        "source": raw_data["source"],
         "splits": splits,
         "files": files,
     }

@@ -59,41 +59,41 @@ class Corpus:
     mix: Mix | None = None
 
 
-def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool = False) -> str:
+def content_key(raw_data: dict, cache_dir: Path | str | None = None, again: bool = False) -> str:
     """Hex SHA-256 of source and tokenizer, which names the folder of the token files.
 
     With `again` no cached file digest is used."""
-    source = make_source(cfg_data, cache_dir)
+    source = make_source(raw_data, cache_dir)
     source.again = again
-    tokenizer = tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    tokenizer = tokenizer_identity(raw_data["tokenizer"], raw_data["vocab_size"])
     return sha256_json([FORMAT, source.fingerprint(), tokenizer])
 
 
-def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
+def fingerprint(raw_data: dict, cache_dir: Path | str | None = None) -> str:
     """Hex SHA-256 of the content, tokenizer and options of a data configuration, never of paths.
 
-    `cfg_data` is the resolved `data` group. Digests of the user's own files are cached in
+    `raw_data` is the resolved `data` group. Digests of the user's own files are cached in
     `cache_dir` if given. Raises ConfigError when the data is not available."""
-    return _fingerprint_with_options(content_key(cfg_data, cache_dir), cfg_data)
+    return _fingerprint_with_options(content_key(raw_data, cache_dir), raw_data)
 
 
-def _fingerprint_with_options(key: str, cfg_data: dict) -> str:
+def _fingerprint_with_options(key: str, raw_data: dict) -> str:
     """Fingerprint for a content key, with the BOS and a mixed task, which change no token file."""
-    identity = [key, bool(cfg_data["bos"])]
-    mix = mix_of(cfg_data)
+    identity = [key, bool(raw_data["bos"])]
+    mix = mix_of(raw_data)
     if mix:
         identity += [mix.share, mix.task.fingerprint()]
     return sha256_json(identity)
 
 
-def _folder_key(cfg_data: dict, trained: dict | None, cache_dir: Path, again: bool = False) -> str:
+def _folder_key(raw_data: dict, trained: dict | None, cache_dir: Path, again: bool = False) -> str:
     """content_key, or, of a text without what was `trained` on, a hash of both."""
-    key = content_key(cfg_data, cache_dir, again)
+    key = content_key(raw_data, cache_dir, again)
     return sha256_json([key, content_key(trained, cache_dir, again)]) if trained else key
 
 
 def prepare(
-    cfg_data: dict,
+    raw_data: dict,
     cache_dir: Path | str,
     splits: Iterable[str] = SPLITS,
     trained: dict | None = None,
@@ -106,50 +106,50 @@ def prepare(
     out. Raises ConfigError when the data is not available, RunError when files in `cache_dir` are
     damaged or the disk is full."""
     cache_dir = Path(cache_dir)
-    key = _folder_key(cfg_data, trained, cache_dir)
+    key = _folder_key(raw_data, trained, cache_dir)
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
-    if cfg_data["tokenizer"] == TASK:
-        return _task_corpus(cfg_data, folder, _fingerprint_with_options(key, cfg_data))
+    if raw_data["tokenizer"] == TASK:
+        return _task_corpus(raw_data, folder, _fingerprint_with_options(key, raw_data))
     # The usual folder holds the three splits, so it serves for fewer, where it is there.
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
         with (
             disk_errors(folder),
-            hold(FileLock(f"{folder}.lock"), f"preparing {cfg_data['name']}", wait=True),
+            hold(FileLock(f"{folder}.lock"), f"preparing {raw_data['name']}", wait=True),
         ):
             if not folder.exists():
                 with whole_folder(folder) as temporary:
-                    build_corpus(cfg_data, temporary, splits, trained, cache_dir)
-                    if _folder_key(cfg_data, trained, cache_dir, again=True) != key:
+                    build_corpus(raw_data, temporary, splits, trained, cache_dir)
+                    if _folder_key(raw_data, trained, cache_dir, again=True) != key:
                         raise RunError(
-                            f"The text or tokenizer of data={cfg_data['name']} changed while it was"
+                            f"The text or tokenizer of data={raw_data['name']} changed while it was"
                             " read: run the same command again."
                         )
-    return _open_corpus(cfg_data, folder, _fingerprint_with_options(key, cfg_data), splits)
+    return _open_corpus(raw_data, folder, _fingerprint_with_options(key, raw_data), splits)
 
 
-def _task_corpus(cfg_data: dict, folder: Path, identity: str) -> Corpus:
+def _task_corpus(raw_data: dict, folder: Path, identity: str) -> Corpus:
     """Corpus of a task, of which no file is read."""
-    if cfg_data["bos"]:
+    if raw_data["bos"]:
         raise ConfigError(
-            f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave"
+            f"data.bos=true: data={raw_data['name']} is a task with its own first tokens; leave"
             " data.bos out."
         )
-    task = make_source(cfg_data)
+    task = make_source(raw_data)
     return Corpus(
         **{split: TaskSplit(task, split) for split in SPLITS},
         fingerprint=identity,
-        name=cfg_data["name"],
-        tokenizer=tokenizer_name(TASK, cfg_data["vocab_size"]),
+        name=raw_data["name"],
+        tokenizer=tokenizer_name(TASK, raw_data["vocab_size"]),
         vocab_size=task.vocab_size,
         bos=None,
         folder=folder,
     )
 
 
-def _open_corpus(cfg_data: dict, folder: Path, identity: str, names: list[str]) -> Corpus:
+def _open_corpus(raw_data: dict, folder: Path, identity: str, names: list[str]) -> Corpus:
     """Corpus of a folder of token files, with the splits of these names."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -164,13 +164,13 @@ def _open_corpus(cfg_data: dict, folder: Path, identity: str, names: list[str]) 
             f"{folder}/manifest.json lists no token files ({error!r}): delete the folder and run"
             " the command again."
         ) from error
-    name = cfg_data["name"]
+    name = raw_data["name"]
     bos = None
-    if cfg_data["bos"]:  # one more id, whatever tokens the tokenizer has
+    if raw_data["bos"]:  # one more id, whatever tokens the tokenizer has
         bos = vocab_size
         vocab_size += 1
     mix = mix_of(
-        cfg_data,
+        raw_data,
         offset=vocab_size,
         text=lambda split: (splits[split], load_tokenizer(tokenizer, folder), bos),
     )
@@ -189,25 +189,25 @@ def _open_corpus(cfg_data: dict, folder: Path, identity: str, names: list[str]) 
     )
 
 
-def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
+def known_tokenizer(raw_data: dict, cache_dir: Path | str) -> Tokenizer | None:
     """Tokenizer of a text that has not been read; None for a BPE that is yet to be trained.
 
     Raises ConfigError for an unusable one."""
-    choice = cfg_data["tokenizer"]
-    name = tokenizer_name(choice, cfg_data["vocab_size"])
+    choice = raw_data["tokenizer"]
+    name = tokenizer_name(choice, raw_data["vocab_size"])
     if choice not in WITHOUT_FILE:
         return read_tokenizer(name, pretrained_json(choice))
-    folder = Path(cache_dir) / content_key(cfg_data, cache_dir)[:24]
+    folder = Path(cache_dir) / content_key(raw_data, cache_dir)[:24]
     return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
 
 
-def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
+def fit_corpus(corpus: Corpus, config: JobConfig) -> Corpus:
     """Corpus with the vocabulary size and BOS token of a job's checkpoint.
 
     Without a checkpoint it is returned unchanged. Raises ConfigError when the number of ids
     shows another tokenizer, or when data.bos needs a BOS token and the checkpoint has none."""
-    checkpoint = cfg.model.checkpoint
-    path = cfg.model.path
+    checkpoint = config.model.checkpoint
+    path = config.model.path
     if not checkpoint:
         return corpus
     ids = corpus.vocab_size
@@ -217,7 +217,7 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     spare_rows = max(SPARE_ROWS, rows // 10)  # tables are padded for speed
     if not rows - spare_rows <= ids <= rows:
         raise ConfigError(
-            f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
+            f"data.tokenizer={config.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
             f" give data.tokenizer={path}."
         )
     if corpus.bos is not None and checkpoint["bos"] is None:
@@ -288,20 +288,22 @@ def _text_node(choice: dict) -> dict:
     return {key: node[key] for key in TEXT_KEYS if key in node}
 
 
-def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
+def read_text_of(trained: Corpus, config: JobConfig, text: dict, split: str) -> Corpus:
     """`trained`, the corpus of a job's training, with one split of a resolved `text` in place of
     its own.
 
     Raises RunError if the text has changed since it was resolved, ConfigError if no document is
     left."""
-    data = cfg.data
+    data = config.data
     cache_dir = trained.folder.parent
     text_data = {key: value for key, value in data.items() if key not in TEXT_KEYS}
     text_data |= {key: text[key] for key in TEXT_KEYS if key in text}
     text_data["mix"] = None  # the text alone
     if data["tokenizer"] in OF_TEXT:  # the one that was made of the training's text
         text_data["tokenizer"] = str(trained.folder / "tokenizer.json")
-    read_in_training = None if cfg.model.checkpoint else data  # a checkpoint was trained elsewhere
+    read_in_training = (
+        None if config.model.checkpoint else data
+    )  # a checkpoint was trained elsewhere
     corpus = prepare(text_data, cache_dir, (split,), read_in_training)
     if make_source(text_data, cache_dir).fingerprint() != text[CONTENT_KEY]:
         raise RunError(

@@ -45,20 +45,20 @@ class Source:
         yield from ()
 
 
-def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
+def make_source(raw_data: dict, cache_dir: Path | str | None = None) -> Source:
     """Source built from the class `source._target_`, with the other keys of `source` and
     `data.path`, if any, as arguments.
 
     `path` stands beside `source`, not in it, since it does not identify the data; the vocab_size of
     a task stands there too. Raises ConfigError for an unknown class or argument."""
-    config = cfg_data["source"]
-    tokenizer = cfg_data.get("tokenizer")
+    config = raw_data["source"]
+    tokenizer = raw_data.get("tokenizer")
     of_source = {key: value for key, value in config.items() if key != "_target_"}
     of_data = {}
-    if "path" in cfg_data:
-        of_data["path"] = cfg_data["path"]
+    if "path" in raw_data:
+        of_data["path"] = raw_data["path"]
     if tokenizer == TASK:
-        of_data["vocab_size"] = cfg_data["vocab_size"]
+        of_data["vocab_size"] = raw_data["vocab_size"]
     source_class = class_named(config.get("_target_"))
     for method in ("fingerprint", "documents"):
         if not callable(getattr(source_class, method, None)):
@@ -68,7 +68,7 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
             )
     if (tokenizer == TASK) != hasattr(source_class, "draw"):
         raise ConfigError(
-            f"data.tokenizer={tokenizer} and data={cfg_data.get('name')} do not go together: tasks"
+            f"data.tokenizer={tokenizer} and data={raw_data.get('name')} do not go together: tasks"
             f" have data.tokenizer={TASK}, and texts any other."
         )
     try:

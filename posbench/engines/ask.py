@@ -43,30 +43,30 @@ class EngineModel(nn.Module):
 
 @contextmanager
 def running_engine(
-    run: Run, cfg: JobConfig, device: str, fingerprint: str
+    run: Run, config: JobConfig, device: str, fingerprint: str
 ) -> Iterator[EngineModel]:
     """Context with the engine of a job, ready to answer. The first time it makes the run.
 
     Raises ConfigError and RunError as Engine.start."""
     began = time.perf_counter()
-    engine = make_engine(cfg.model.engine)
-    facts = engine.start(cfg.as_dict())
+    engine = make_engine(config.model.engine)
+    facts = engine.start(config.as_dict())
     try:
         if not run.finished:
             listed = ", ".join(
                 f"{key} {value}" for key, value in facts.items() if value is not None
             )
             print(f"asking {run.id} of {engine.kind}: {listed}", file=sys.stderr, flush=True)
-            run.write_config(cfg.as_dict())
-            provenance = collect_provenance(cfg.seed, device, fingerprint, n_parameters=None)
+            run.write_config(config.as_dict())
+            provenance = collect_provenance(config.seed, device, fingerprint, n_parameters=None)
             run.write_provenance({**provenance, "engine": facts})
-            run.write_summary(_training_summary(cfg, facts, time.perf_counter() - began))
-        yield EngineModel(engine, make_encoding(cfg))
+            run.write_summary(_training_summary(config, facts, time.perf_counter() - began))
+        yield EngineModel(engine, make_encoding(config))
     finally:
         engine.stop()
 
 
-def _training_summary(cfg: JobConfig, facts: dict, seconds: float) -> dict:
+def _training_summary(config: JobConfig, facts: dict, seconds: float) -> dict:
     """Content of train.json for a model that was not trained here."""
     return {
         "loss": None,
@@ -79,7 +79,7 @@ def _training_summary(cfg: JobConfig, facts: dict, seconds: float) -> dict:
         "tokens": 0,
         "seconds": round(seconds, 3),
         "compiled": False,
-        "checkpoint": cfg.model.checkpoint,
+        "checkpoint": config.model.checkpoint,
         "engine": facts,
     }
 

@@ -50,13 +50,13 @@ class Engine:
     remote: ClassVar[bool] = False
     at_once: int = 1
 
-    def describe_model(self, cfg: dict) -> ServedModel:
+    def describe_model(self, raw: dict) -> ServedModel:
         """Facts of its model, for a job's configuration.
 
         Raises ConfigError where there is none, or none that posbench can read."""
         raise NotImplementedError
 
-    def start(self, cfg: dict) -> dict:
+    def start(self, raw: dict) -> dict:
         """Make it ready to answer. Returns what the engine says of itself, for the provenance.
 
         Raises ConfigError and RunError."""
@@ -88,15 +88,15 @@ def make_engine(node: dict) -> Engine:
     return kind(**arguments)
 
 
-def config_from_engine(cfg: dict) -> dict:
+def config_from_engine(raw: dict) -> dict:
     """Job configuration with encoding, sizes and training length of the engine in model.engine.
 
     Raises ConfigError for methods and trainings that an engine does not take, and as
     Engine.describe_model."""
-    node = cfg["model"]["engine"]
+    node = raw["model"]["engine"]
     engine = make_engine(node)
-    _check_methods(cfg, engine)
-    served = engine.describe_model(cfg)
+    _check_methods(raw, engine)
+    served = engine.describe_model(raw)
     facts = {**served.identity, "vocab_size": served.vocab_size, "bos": served.bos}
     outline = Outline(
         model=replace(served.model, engine=node, checkpoint=facts),
@@ -105,27 +105,27 @@ def config_from_engine(cfg: dict) -> dict:
         bos=served.bos,
         length=served.train_len,
     )
-    return config_of_foreign_model(cfg, f"model={engine.kind}", outline, served.tokenizer)
+    return config_of_foreign_model(raw, f"model={engine.kind}", outline, served.tokenizer)
 
 
-def _check_methods(cfg: dict, engine: Engine) -> None:
+def _check_methods(raw: dict, engine: Engine) -> None:
     """Raise ConfigError for methods and trainings that an engine does not take."""
     model = f"model={engine.kind}"
     for group, names in ALLOWED_METHODS.items():  # those that leave the positions as they are
-        name = method_name(cfg[group])
+        name = method_name(raw[group])
         if name not in names:
             raise ConfigError(
                 f"{group}={name} is posbench's, and {model} has positions of its own: leave"
                 f" {group} out."
             )
     # the default, and that of a configuration that `config_from_engine` returned
-    if method_name(cfg["encoding"]) not in ("rope", "served"):
+    if method_name(raw["encoding"]) not in ("rope", "served"):
         raise ConfigError(
-            f"{typed_words('encoding', cfg['encoding'])} cannot be chosen for {model}, which has"
+            f"{typed_words('encoding', raw['encoding'])} cannot be chosen for {model}, which has"
             " positions of its own."
         )
     for key in ("check", "finetune"):
-        if cfg.get(key):
+        if raw.get(key):
             raise ConfigError(
                 f"{key}= needs weights, and {model} gives losses alone: leave it out."
             )

@@ -88,7 +88,7 @@ class LlamaCpp(Engine):
         self.context = None
         self.length = None
 
-    def describe_model(self, cfg: dict) -> ServedModel:
+    def describe_model(self, raw: dict) -> ServedModel:
         path = self.flags["path"]
         if not path:
             raise ConfigError(
@@ -117,19 +117,19 @@ class LlamaCpp(Engine):
             bos=outline.bos,
             train_len=outline.length,
             tokenizer=checkpoint.tokenizer(),
-            identity={"sha256": checkpoint.digest(cfg["cache_dir"])},
+            identity={"sha256": checkpoint.digest(raw["cache_dir"])},
             settings=settings,
             model=outline.model,
         )
 
-    def start(self, cfg: dict) -> dict:
+    def start(self, raw: dict) -> dict:
         """Load the file. Returns the package's version and the instructions that it was built
         for.
         """
         import llama_cpp
 
         size = self.flags["ctx_size"]
-        longest = max(cfg["evaluate"]["lengths"])
+        longest = max(raw["evaluate"]["lengths"])
         if size is not None and size < longest:
             raise ConfigError(
                 f"model.ctx_size={size} is less than the {longest} tokens of evaluate.lengths:"

@@ -95,7 +95,7 @@ class Server(Engine):
         self.timeout = timeout
         self.client: Client | None = None
 
-    def describe_model(self, cfg: dict) -> ServedModel:
+    def describe_model(self, raw: dict) -> ServedModel:
         if not self.url:
             raise ConfigError(
                 "model=server asks a running server: add its address, such as"
@@ -106,7 +106,7 @@ class Server(Engine):
                 f"model.url={shown(self.url.rpartition('@')[2])} is no plain http://HOST:PORT: a"
                 f" key comes from {KEY}."
             )
-        tokenizer = cfg["data"]["tokenizer"]
+        tokenizer = raw["data"]["tokenizer"]
         if tokenizer in WITHOUT_FILE:
             raise ConfigError(
                 "model=server needs the served model's tokenizer: add data.tokenizer=FOLDER,"
@@ -114,7 +114,7 @@ class Server(Engine):
             )
         with contextlib.closing(self._connect()) as client:
             listed = self._listed_model(client)
-        vocab_size = known_tokenizer(cfg["data"], cfg["cache_dir"]).vocab_size
+        vocab_size = known_tokenizer(raw["data"], raw["cache_dir"]).vocab_size
         bos = None
         length = None
         model = ModelConfig()
@@ -135,19 +135,19 @@ class Server(Engine):
             model=model,
         )
 
-    def start(self, cfg: dict) -> dict:
+    def start(self, raw: dict) -> dict:
         """Connect, and ask for one short text. Returns what the server says of itself, the key
         hidden.
         """
         self.client = self._connect()
         listed = self._listed_model(self.client)
-        self.tokenizer = known_tokenizer(cfg["data"], cfg["cache_dir"])
+        self.tokenizer = known_tokenizer(raw["data"], raw["cache_dir"])
         self.name = listed["id"]
         self.owner = listed["owned_by"]
         self.takes_ids = self.owner != LLAMA_CPP_PYTHON  # which takes text alone
-        self.first_id = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
+        self.first_id = raw["model"]["checkpoint"]["bos"] if raw["data"]["bos"] else None
         self.longest = listed["max_model_len"]
-        self._check_can_score(max(cfg["evaluate"]["lengths"]))
+        self._check_can_score(max(raw["evaluate"]["lengths"]))
         self._check_losses()
         return masked_all({"url": self.url, **listed, **self._settings()})
 

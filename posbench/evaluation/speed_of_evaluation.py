@@ -40,12 +40,12 @@ class EvaluationSpeed:
     device that is not there.
     """
 
-    def __init__(self, cfg: JobConfig, vocab_size: int, dtype: str):
-        self.config = cfg.model
+    def __init__(self, config: JobConfig, vocab_size: int, dtype: str):
+        self.config = config.model
         self.dtype = dtype
         self.vocab_size = vocab_size
-        self.encoding = make_encoding(cfg)
-        self.device = pick_device(cfg.device)
+        self.encoding = make_encoding(config)
+        self.device = pick_device(config.device)
         # {_time_key of a layer: its seconds on one key head}
         self.seconds_by_time_key: dict[tuple, float] = {}
 

@@ -74,103 +74,103 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def make_encoding(cfg: JobConfig) -> Encoding:
+def make_encoding(config: JobConfig) -> Encoding:
     """Make the encoding of a job. Raises ConfigError for hooks of wrong shapes, and for a tokenizer
     that the encoding would misread.
     """
-    shape = make_shape(cfg.model, cfg.train.train_len)
-    if cfg.train.parent:  # what is learned for each position has the parent's size
-        shape = replace(shape, positions=cfg.train.origin)
-    check_model_size(cfg.model)
-    with seeded(cfg.seed):
-        encoding = make_method(cfg.encoding, shape, kind=Encoding)
+    shape = make_shape(config.model, config.train.train_len)
+    if config.train.parent:  # what is learned for each position has the parent's size
+        shape = replace(shape, positions=config.train.origin)
+    check_model_size(config.model)
+    with seeded(config.seed):
+        encoding = make_method(config.encoding, shape, kind=Encoding)
     if is_own(encoding):
         check_hooks(encoding)
     for layer in encoding.layers():
-        layer.encoding.check_tokenizer(cfg.data.get("tokenizer", ""))
+        layer.encoding.check_tokenizer(config.data.get("tokenizer", ""))
     return encoding
 
 
-def check_methods(cfgs: list[dict]) -> None:
+def check_methods(raw_configs: list[dict]) -> None:
     """Check the methods of all configurations. Raises ConfigError for a wrong class or an argument
     of a wrong type.
     """
     checked_nodes = []
-    for cfg in cfgs:
-        trained = typed_group("train", cfg["train"]).scale_attention
+    for raw in raw_configs:
+        trained = typed_group("train", raw["train"]).scale_attention
         for name, node, kind in (
-            ("encoding", cfg["encoding"], Encoding),
+            ("encoding", raw["encoding"], Encoding),
             ("train.scale_attention", trained, ScaleAttention),
-            ("extension", cfg["extension"], Extension),
-            ("scale_attention", cfg["scale_attention"], ScaleAttention),
+            ("extension", raw["extension"], Extension),
+            ("scale_attention", raw["scale_attention"], ScaleAttention),
         ):
             if (name, node) not in checked_nodes:
                 checked_nodes.append((name, node))
                 class_and_arguments(node, kind, name)
 
 
-def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | None:
+def make_trained_scale(config: JobConfig, encoding: Encoding) -> ScaleAttention | None:
     """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that
     training cannot use.
     """
-    with seeded(cfg.seed):
-        scale = make_method(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
+    with seeded(config.seed):
+        scale = make_method(config.train.scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 
 
-def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
+def make_model(config: JobConfig, vocab_size: int) -> GPT:
     """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all
     are compared from one start. Where an encoding's layers have no attention, other matrices are
     drawn in its place, and those after them differ.
     """
     keep_freed()
-    encoding = make_encoding(cfg)
-    scale = make_trained_scale(cfg, encoding)
-    with seeded(cfg.seed):
-        return GPT(cfg.model, encoding, vocab_size, scale)
+    encoding = make_encoding(config)
+    scale = make_trained_scale(config, encoding)
+    with seeded(config.seed):
+        return GPT(config.model, encoding, vocab_size, scale)
 
 
-def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT | Reader":
+def load_model(run: Run, config: JobConfig, vocab_size: int, device: str) -> "GPT | Reader":
     """Load the model of a finished run, and verify its weights by the checksum in train.json.
 
     They are the run's own, or those of its checkpoint. Raises ConfigError for a checkpoint that
     transformers builds and posbench cannot put its methods into."""
-    if cfg.model.engine:
+    if config.model.engine:
         raise ConfigError(
             f"{run.path} was asked of an engine, and has no model: its rows are all there is."
         )
-    if is_built_by_transformers(cfg):
-        return read_theirs(files_of(run, cfg), cfg, device)
+    if is_built_by_transformers(config):
+        return read_theirs(files_of(run, config), config, device)
     sha256 = run.read_summary()["sha256"]
     # Earlier versions copied the weights of a checkpoint.
-    if not cfg.trains and not run.weights.exists():
+    if not config.trains and not run.weights.exists():
         with torch.device("meta"):  # without memory, since all of its weights are replaced
-            model = make_model(cfg, vocab_size)
-        load_checkpoint(cfg.model.path, sha256, model, cfg.model.tied)
+            model = make_model(config, vocab_size)
+        load_checkpoint(config.model.path, sha256, model, config.model.tied)
     else:
-        model = make_model(cfg, vocab_size)
+        model = make_model(config, vocab_size)
         load_weights(run.weights, model, sha256)
     return model.to(device).eval()
 
 
-def files_of(run: Run, cfg: JobConfig) -> Checkpoint:
+def files_of(run: Run, config: JobConfig) -> Checkpoint:
     """Files of a finished run whose model transformers builds: its own, or those of the checkpoint.
     Raises RunError for changed ones.
     """
     sha256 = run.read_summary()["sha256"]
-    if not cfg.train.parent:
-        return find_unchanged(cfg.model.path, sha256)
+    if not config.train.parent:
+        return find_unchanged(config.model.path, sha256)
     check_weights(run.weights, sha256)
     return Checkpoint(str(run.path), run.path)
 
 
-def read_theirs(checkpoint: Checkpoint, cfg: JobConfig, device: str) -> "Reader":
+def read_theirs(checkpoint: Checkpoint, config: JobConfig, device: str) -> "Reader":
     """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as
     `load_model`.
     """
     from posbench.model.inplace.reader import Reader
 
     model = load(checkpoint, torch.float32).to(device).requires_grad_(False)
-    scaling = {key: cfg.encoding.get(key) for key in ("scaling", "scaling_len")}
-    return Reader(model, cfg.train.train_len, **scaling).eval()
+    scaling = {key: config.encoding.get(key) for key in ("scaling", "scaling_len")}
+    return Reader(model, config.train.train_len, **scaling).eval()

@@ -37,15 +37,15 @@ def inherit(model: GPT, parent: GPT, frozen: bool = False) -> None:
         parameter.requires_grad_(not frozen or name not in inherited)
 
 
-def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
+def check_beginning(config: JobConfig, parent: JobConfig) -> None:
     """Check a child by the configurations of both.
 
     Raises ConfigError for an extension that its encoding cannot have trained in, for positions that
     its encoding lacks, and if it would read a text of the parent differently from the parent: some
     methods are defined by the training length, which a child changes."""
-    _check_scaling(cfg.encoding, parent.encoding)
-    train_len = cfg.train.train_len
-    encoding = make_encoding(cfg)
+    _check_scaling(config.encoding, parent.encoding)
+    train_len = config.train.train_len
+    encoding = make_encoding(config)
     try:
         check_extension(encoding, NoExtension(), [train_len])
     except ConfigError as error:
@@ -58,9 +58,9 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
         return
     parent_encoding = make_encoding(parent)
     # The parent's encoding as the child's training length makes it.
-    child_encoding = make_encoding(replace(cfg, encoding=parent.encoding))
+    child_encoding = make_encoding(replace(config, encoding=parent.encoding))
     parent_scale = make_trained_scale(parent, parent_encoding)
-    child_scale = make_trained_scale(cfg, child_encoding)
+    child_scale = make_trained_scale(config, child_encoding)
     length = min(train_len, parent.train.train_len)
 
     def begins_alike(parent_rule: Scale, child_rule: Scale) -> bool:
@@ -72,12 +72,12 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
     with torch.no_grad():
         same = _load_same(parent_encoding, child_encoding) and begins_alike(None, None)
         if not same:
-            raise _changed("encoding", parent_encoding, cfg, parent)
+            raise _changed("encoding", parent_encoding, config, parent)
         if parent_scale is None:
             return
         same = _load_same(parent_scale, child_scale) and begins_alike(parent_scale, child_scale)
         if not same:
-            raise _changed("train.scale_attention", parent_scale, cfg, parent)
+            raise _changed("train.scale_attention", parent_scale, config, parent)
 
 
 def _load_same(parent: nn.Module, child: nn.Module) -> bool:
@@ -88,10 +88,10 @@ def _load_same(parent: nn.Module, child: nn.Module) -> bool:
     return True
 
 
-def _changed(key: str, method: nn.Module, cfg: JobConfig, parent: JobConfig) -> ConfigError:
+def _changed(key: str, method: nn.Module, config: JobConfig, parent: JobConfig) -> ConfigError:
     """Refusal of a method that the child's training length changes."""
     return ConfigError(
-        f"finetune.length={cfg.train.train_len} would change what {key}={name_of(method)} does"
+        f"finetune.length={config.train.train_len} would change what {key}={name_of(method)} does"
         f" within the first {parent.train.train_len} tokens, since it is defined by the training"
         " length: choose a method that is not, or that length."
     )

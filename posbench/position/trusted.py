@@ -29,13 +29,13 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     Allowed are posbench's methods and data sources, classes in a folder of this command's
     --config-dir, and classes in the packages `trusted`. Raises ConfigError for any other class,
     RunError for a file that is not a run's configuration."""
-    cfg = run.read_config()
-    if not _is_config(cfg):
+    raw = run.read_config()
+    if not _is_config(raw):
         raise RunError(
             f"{run.config} is not a run's configuration (it lacks some of"
             f" {', '.join(PARTS_WITH_OBJECTS)}, seed): restore it."
         )
-    if "${" in repr([cfg[part] for part in PARTS_WITH_OBJECTS]):
+    if "${" in repr([raw[part] for part in PARTS_WITH_OBJECTS]):
         # Resolving an interpolation could read this machine's environment, and a run writes only
         # resolved values.
         raise RunError(
@@ -48,7 +48,7 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     sources = [Source(folder, package="") for folder in config_dirs()]
     for package in trusted:
         sources += _sources_of(package)
-    for key, node in nodes_within({part: cfg[part] for part in PARTS_WITH_OBJECTS}):
+    for key, node in nodes_within({part: raw[part] for part in PARTS_WITH_OBJECTS}):
         target = node["_target_"]
         if not _is_allowed(target, sources):
             package = str(target).split(".")[0]
@@ -58,14 +58,14 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
                 f" it, add --config-dir with the folder that holds {package} to the command, or"
                 f' trusted=("{package}",) to posbench.load.'
             )
-    return cfg
+    return raw
 
 
-def _is_config(cfg: object) -> bool:
+def _is_config(raw: object) -> bool:
     """True for a mapping that has what objects are made from."""
-    if not isinstance(cfg, dict) or "seed" not in cfg:
+    if not isinstance(raw, dict) or "seed" not in raw:
         return False
-    return all(isinstance(cfg.get(part), dict) for part in PARTS_WITH_OBJECTS)
+    return all(isinstance(raw.get(part), dict) for part in PARTS_WITH_OBJECTS)
 
 
 def trained_config(run: Run) -> JobConfig:
@@ -73,8 +73,8 @@ def trained_config(run: Run) -> JobConfig:
 
     Raises as `trusted_config`, and ConfigError for a wrong value.
     """
-    cfg = trusted_config(run)
-    return JobConfig.of({key: cfg[key] for key in TRAINING_PARTS})
+    raw = trusted_config(run)
+    return JobConfig.of({key: raw[key] for key in TRAINING_PARTS})
 
 
 class Source(NamedTuple):

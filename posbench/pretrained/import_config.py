@@ -49,22 +49,22 @@ UNSCALED = {"scaling": None, "scaling_len": None}
 EQUAL_FACTORS = 1e-6  # two factors on cos and sin that differ by no more are one
 
 
-def config_from_checkpoint(cfg: dict) -> dict:
+def config_from_checkpoint(raw: dict) -> dict:
     """Job configuration with model, encoding and training length of the checkpoint in model.path,
     if one is given.
 
     Its own tokenizer is taken where data.tokenizer is bytes or bpe and has another number of ids.
     Raises ConfigError for a path without a checkpoint, or with one that does not say its sizes.
     """
-    engine = cfg["model"].get("engine")
+    engine = raw["model"].get("engine")
     if engine:
         raise ConfigError(
             f"model={method_name(engine)} gives losses alone, and this command needs a model:"
             " choose model=hf."
         )
-    path = cfg["model"].get("path")
+    path = raw["model"].get("path")
     if path is None:  # a model to be trained
-        return cfg
+        return raw
     if not path:  # "" as configs/model/hf.yaml has it
         raise ConfigError(
             "model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub"
@@ -72,17 +72,17 @@ def config_from_checkpoint(cfg: dict) -> dict:
         )
     checkpoint = find_checkpoint(path)
     outline = outline_of(checkpoint)
-    if not cfg["model"].get("own_scaling", True):
+    if not raw["model"].get("own_scaling", True):
         outline = _without_scaling(outline, path)
-    encoding = _fitted_encoding(cfg["encoding"], outline.encoding, path)
+    encoding = _fitted_encoding(raw["encoding"], outline.encoding, path)
     facts = {
-        "sha256": checkpoint.digest(cfg["cache_dir"]),
+        "sha256": checkpoint.digest(raw["cache_dir"]),
         "vocab_size": outline.vocab_size,
         "bos": outline.bos,
     }
     model = replace(outline.model, path=checkpoint.name, checkpoint=facts)
     outline = outline._replace(model=model, encoding=encoding)
-    return config_of_foreign_model(cfg, f"model.path={path}", outline, checkpoint.tokenizer())
+    return config_of_foreign_model(raw, f"model.path={path}", outline, checkpoint.tokenizer())
 
 
 def _without_scaling(outline: Outline, path: str) -> Outline:
@@ -123,14 +123,14 @@ def _fitted_encoding(encoding: dict, rope: dict, path: str) -> dict:
 
 
 def config_of_foreign_model(
-    cfg: dict, source: str, outline: Outline, tokenizer: str | None
+    raw: dict, source: str, outline: Outline, tokenizer: str | None
 ) -> dict:
     """Job configuration of a model that others trained, whose facts are in `outline`.
 
     `source` names it, such as "model.path=FOLDER"; its training length and tokenizer hold where no
     other is chosen. Raises ConfigError for a scale that was to be trained in, and where no training
     length is known."""
-    train = cfg["train"]
+    train = raw["train"]
     defaults = TrainConfig()
     if method_name(train.get("scale_attention") or defaults.scale_attention) != "none":
         raise ConfigError(f"train.scale_attention was not trained into {source}: leave it out.")
@@ -139,11 +139,11 @@ def config_of_foreign_model(
         raise ConfigError(
             f"{source} does not say for how many tokens it was trained: add train.length=TOKENS."
         )
-    data = cfg["data"]
+    data = raw["data"]
     if tokenizer and data["tokenizer"] in WITHOUT_FILE:
         data = {**data, "tokenizer": tokenizer}
     return {
-        **cfg,
+        **raw,
         "encoding": outline.encoding,
         "model": asdict(outline.model),
         # Other training settings have no effect, since nothing is trained or drawn. They are fixed,

@@ -139,6 +139,6 @@ def stated_size(config: dict, size: str, file: Path | str) -> int | None:
     return None
 
 
-def is_built_by_transformers(cfg: JobConfig) -> bool:
+def is_built_by_transformers(config: JobConfig) -> bool:
     """True if transformers builds the model of a job, with its positions as it was trained."""
-    return cfg.encoding.get("_target_") == AS_TRAINED
+    return config.encoding.get("_target_") == AS_TRAINED

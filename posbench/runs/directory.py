@@ -127,10 +127,10 @@ class Run:
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
-    def write_config(self, cfg: dict) -> None:
+    def write_config(self, raw: dict) -> None:
         from omegaconf import OmegaConf
 
-        self._describe(self.config, OmegaConf.to_yaml(OmegaConf.create(cfg), resolve=True))
+        self._describe(self.config, OmegaConf.to_yaml(OmegaConf.create(raw), resolve=True))
 
     def read_config(self) -> dict:
         """Resolved configuration of the training. Raises RunError when it is missing or damaged."""

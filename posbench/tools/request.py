@@ -30,19 +30,19 @@ def single_model_request(
     of a fine-tuning, and, as `why` says, for a word that sets what the script chooses: the keys
     `chosen`, and those of evaluate but `evaluate`.
     """
-    config = request.cfgs[0]
-    if request.sweep or config["runs"] is not None:
+    raw = request.raw_configs[0]
+    if request.sweep or raw["runs"] is not None:
         raise ConfigError(
             f"{does} one model: give it model.path= or run=, without -m, experiment= and runs=."
         )
-    if config.get("finetune"):
+    if raw.get("finetune"):
         raise ConfigError(f"{does} a model that is there: leave finetune= out, {tuned}.")
     for word in request.words:
         key = word.lstrip("+~").partition("=")[0]
         group, _, name = key.partition(".")
         if key in chosen or (group == "evaluate" and name not in evaluate):
             raise ConfigError(f"{word} is {why}: leave it out.")
-    return config
+    return raw
 
 
 class TextToRead(NamedTuple):

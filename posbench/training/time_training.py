@@ -23,21 +23,21 @@ ENOUGH_SECONDS = 1.0  # after which no further step begins
 TOKENS = 65536  # at least, of the random text
 
 
-def step_seconds(cfg: JobConfig, vocab_size: int, threads: int) -> float:
+def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
     """Seconds of a step of a training with so many threads. Neither the state of random numbers nor
     the number of threads changes.
     """
-    device = pick_device(cfg.device)
+    device = pick_device(config.device)
     threads_before = torch.get_num_threads()
     # Long enough for some different steps; the text itself makes no difference to their time.
-    corpus = _random_text(vocab_size, max(TOKENS, 4 * cfg.train.tokens_per_step))
+    corpus = _random_text(vocab_size, max(TOKENS, 4 * config.train.tokens_per_step))
     try:
         torch.set_num_threads(threads)
         with torch.random.fork_rng(devices=[]):
-            model = make_model(cfg, vocab_size).to(device)
-            plans = training_plan_maker(model.encoding, model.scale, device, cfg.seed)
-            train_config = replace(cfg.train, compile=False)
-            trainer = Trainer(model, corpus, train_config, cfg.seed, torch.device(device), plans)
+            model = make_model(config, vocab_size).to(device)
+            plans = training_plan_maker(model.encoding, model.scale, device, config.seed)
+            train_config = replace(config.train, compile=False)
+            trainer = Trainer(model, corpus, train_config, config.seed, torch.device(device), plans)
             for _ in range(WARMUP):
                 _timed_step(trainer)
             seconds = [_timed_step(trainer)]

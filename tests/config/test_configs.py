@@ -51,14 +51,14 @@ def parts(composer) -> composition.Composer:
 @pytest.mark.parametrize(("group", "name"), GROUPS, ids=map("=".join, GROUPS))
 def test_every_choice_composes_into_a_job(parts, group, name):
     words = [f"{group}={name}"]
-    for job in composition.job_cfgs(copy.deepcopy(parts.values(words)), words, parts):
+    for job in composition.raw_configs_of_jobs(copy.deepcopy(parts.values(words)), words, parts):
         resolved_config(job)
 
 
 @pytest.mark.parametrize("name", choices("task"))
 def test_every_task_is_chosen_by_its_name(name):
     words = ["evaluate.protocol=accuracy", f"evaluate.tasks=[{name}]"]
-    (cfg,) = composition.job_cfgs(unresolved_values(compose("run", words)), words)
+    (cfg,) = composition.raw_configs_of_jobs(unresolved_values(compose("run", words)), words)
     (each,) = configs_by_task(resolved_config(cfg), "accuracy")
     assert each.evaluate.tasks == [{"name": name, **node("task", name)}]
 
@@ -69,7 +69,7 @@ def test_the_yaml_of_a_group_shows_the_schemas_defaults_and_nothing_else(group):
 
 
 def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_config_yaml():
-    (cfg,) = composition.job_cfgs(unresolved_values(compose("run")), [])
+    (cfg,) = composition.raw_configs_of_jobs(unresolved_values(compose("run")), [])
     del cfg["finetune"]
     job = JobConfig.of(cfg)
     assert list(job.as_dict()) == list(cfg) and job == JobConfig(
@@ -95,7 +95,7 @@ def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, million
 def test_a_star_is_every_choice_of_its_group():
     cfg = compose("run", ["experiment=demo"])
     cfg.experiment.grid = [{"encoding": "*"}]
-    expanded = composition.job_cfgs(unresolved_values(cfg), [])
+    expanded = composition.raw_configs_of_jobs(unresolved_values(cfg), [])
     assert [job["encoding"]["_target_"] for job in expanded] == [
         node("encoding", name)["_target_"] for name in choices("encoding")
     ]
@@ -105,7 +105,9 @@ def test_a_star_is_every_choice_of_its_group():
     ("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)]
 )
 def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_how(words, block):
-    (job,) = composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
+    (job,) = composition.raw_configs_of_jobs(
+        unresolved_values(compose("run", list(words))), list(words)
+    )
     assert resolved_config(job).evaluate.floor_block == block
     assert (
         resolved_config(
@@ -134,7 +136,9 @@ def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_h
 def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
     words, lengths, max_length, windows, targets
 ):
-    (job,) = composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
+    (job,) = composition.raw_configs_of_jobs(
+        unresolved_values(compose("run", list(words))), list(words)
+    )
     found = resolved_config(job).evaluate
     assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [
         lengths,
@@ -145,7 +149,7 @@ def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
 
 
 def test_text_of_the_training_is_scored_for_checkpoints_alone():
-    (job,) = composition.job_cfgs(
+    (job,) = composition.raw_configs_of_jobs(
         unresolved_values(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"]
     )
     with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
@@ -167,9 +171,9 @@ def test_every_experiment_expands_to_jobs_with_references(parts, name, monkeypat
     words = [f"experiment={name}"]
     values = copy.deepcopy(parts.values(words))
     assert values["experiment"]["name"] == name
-    cfgs = composition.job_cfgs(values, words, parts)
-    check_methods(cfgs)
-    jobs = plan_jobs(cfgs)  # resolves each
+    raw_configs = composition.raw_configs_of_jobs(values, words, parts)
+    check_methods(raw_configs)
+    jobs = plan_jobs(raw_configs)  # resolves each
     assert jobs and all(job.user_cells for job in jobs)
     for job in jobs:
         floored = job.config.evaluate.floor and any(

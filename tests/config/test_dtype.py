@@ -137,7 +137,9 @@ def test_auto_is_the_format_of_the_device_at_hand(on):
 
 def jobs(*words: str) -> list[dict]:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return composition.job_cfgs(unresolved_values(compose("run", list(words))), list(words))
+        return composition.raw_configs_of_jobs(
+            unresolved_values(compose("run", list(words))), list(words)
+        )
 
 
 def formats(cfg: dict, auto: str | None = None) -> tuple[str, str]:

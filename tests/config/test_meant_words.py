@@ -4,7 +4,13 @@ import pytest
 from conftest import CONFIGS, choices, node
 from hydra import initialize_config_dir
 
-from posbench.config.compose import Composer, Request, job_cfgs, resolved_values, with_fixed_mode
+from posbench.config.compose import (
+    Composer,
+    Request,
+    raw_configs_of_jobs,
+    resolved_values,
+    with_fixed_mode,
+)
 from posbench.config.identity import text_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import check_config
@@ -38,7 +44,7 @@ def test_a_target_of_a_part_and_of_a_grid_is_fixed_too():
             "grid": [{"extension": ["pi", "yarn"], "extension.target_len": 512}],
         }
         values = {**composer.values([]), "experiment": experiment}
-        grid = job_cfgs(values, [], WithoutExperiment(composer))
+        grid = raw_configs_of_jobs(values, [], WithoutExperiment(composer))
         assert [cfg["extension"]["mode"] for cfg in grid] == ["fixed", "fixed"]
         assert all(cfg["name"] == "x" and cfg["log"]["group"] == "x" for cfg in grid)
 
@@ -54,7 +60,7 @@ class WithoutExperiment:
 
 
 def cells(composer: Composer, words: list[str]) -> list[dict]:
-    return job_cfgs(composer.values(words), words, composer)
+    return raw_configs_of_jobs(composer.values(words), words, composer)
 
 
 @pytest.mark.parametrize(

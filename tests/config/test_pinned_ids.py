@@ -30,7 +30,9 @@ def jobs(request):
 def planned():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("run", ["experiment=demo"])
-        return plan_jobs(composition.job_cfgs(unresolved_values(cfg), ["experiment=demo"]))
+        return plan_jobs(
+            composition.raw_configs_of_jobs(unresolved_values(cfg), ["experiment=demo"])
+        )
 
 
 def test_run_ids_of_the_demo_stay(jobs):

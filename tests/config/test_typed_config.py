@@ -116,9 +116,11 @@ def judge(composer, text, *words: str) -> None:
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
     typed_words = [composition.hydra_form(word) for word in with_usual(*words, usual=usual)]
     values = copy.deepcopy(composer.values(typed_words))
-    cfgs = [check_config(cfg) for cfg in composition.job_cfgs(values, typed_words, composer)]
-    jobs = plan_jobs(cfgs)
-    check_methods(cfgs)
+    raw_configs = [
+        check_config(cfg) for cfg in composition.raw_configs_of_jobs(values, typed_words, composer)
+    ]
+    jobs = plan_jobs(raw_configs)
+    check_methods(raw_configs)
     for job in jobs:
         make_encoding(job.config)
 

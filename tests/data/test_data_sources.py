@@ -13,8 +13,8 @@ from posbench.data.hub import join_articles
 from posbench.data.sources import make_source
 
 
-def splits_of(cfg_data):
-    source = make_source(cfg_data)
+def splits_of(raw_data):
+    source = make_source(raw_data)
     return {split: dict(source.documents(split)) for split in ("train", "validation", "test")}
 
 

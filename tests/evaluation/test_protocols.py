@@ -303,7 +303,9 @@ def cells(text_folder, *overrides):
         *overrides,
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        (job,) = plan_jobs(composition.job_cfgs(unresolved_values(compose("run", given)), given))
+        (job,) = plan_jobs(
+            composition.raw_configs_of_jobs(unresolved_values(compose("run", given)), given)
+        )
     return [
         (
             one.protocol,

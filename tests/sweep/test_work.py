@@ -5,7 +5,7 @@ from conftest import CONFIGS
 from hydra import initialize_config_dir
 from spoils import with_usual, write_text
 
-from posbench.config.compose import Composer, Request, job_cfgs
+from posbench.config.compose import Composer, Request, raw_configs_of_jobs
 from posbench.config.schema import JobConfig, check_config
 from posbench.sweep.jobs import plan_jobs
 from posbench.sweep.work import Work, all_paths, count_work, unfinished
@@ -23,7 +23,7 @@ def cfg(tmp_path) -> dict:
     )
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         composer = Composer()
-        (values,) = job_cfgs(composer.values(words), words, composer)
+        (values,) = raw_configs_of_jobs(composer.values(words), words, composer)
     return check_config(values)
 
 

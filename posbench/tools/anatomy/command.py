@@ -17,7 +17,7 @@ def anatomy(request: Request) -> None:
     """Dissect one combination of methods, or every combination of a grid, or measure a run's
     attention.
     """
-    first = request.cfgs[0]
+    first = request.raw_configs[0]
     if first["lengths"]:
         written = _measure_attention(request)
     elif request.sweep:
@@ -37,14 +37,14 @@ def _tabulate_grid(request: Request) -> list[Path]:
     from posbench.common.layout import aligned
     from posbench.tools.anatomy.grid_table import grid_rows, table_and_legend, write_grid
 
-    first = request.cfgs[0]
+    first = request.raw_configs[0]
     for key in ("json", "figure"):
         if first[key]:
             raise ConfigError(
                 f"{key}={first[key]} is of one combination, and a grid gives a table: leave {key}"
                 " out, or -m and experiment=."
             )
-    rows, reasons = grid_rows(request.cfgs)
+    rows, reasons = grid_rows(request.raw_configs)
     for reason in reasons:
         print(reason, file=sys.stderr)
     if not rows:
@@ -68,15 +68,17 @@ def _measure_attention(request: Request) -> list[Path]:
     from posbench.tools.anatomy.attention_figure import attention_page
     from posbench.tools.notebook.loaded_run import LoadedRun
 
-    settings = {(raw["run"], str(raw["lengths"]), str(raw["evaluate"])) for raw in request.cfgs}
+    settings = {
+        (raw["run"], str(raw["lengths"]), str(raw["evaluate"])) for raw in request.raw_configs
+    }
     if len(settings) > 1:
         raise ConfigError(
             "lengths= measures one run with one setting of evaluate: only methods may be several,"
             " such as extension=none,yarn."
         )
-    configs = [attention_file.resolve_run(raw) for raw in request.cfgs]
+    configs = [attention_file.resolve_run(raw) for raw in request.raw_configs]
     first = configs[0]
-    lengths = request.cfgs[0]["lengths"]
+    lengths = request.raw_configs[0]["lengths"]
     run = LoadedRun(first.run, first.device, first.cache_dir)
     corpus = run.prepared([ALL]) if first.evaluate.split == ALL else run.corpus
     arms = []
@@ -99,7 +101,7 @@ def _measure_attention(request: Request) -> list[Path]:
     for config in configs:
         methods += [method_name(config.extension), method_name(config.scale_attention)]
     name = request.name or "+".join([run.id, *dict.fromkeys(methods)])
-    folder = _default_folder(request.cfgs[0], name)
+    folder = _default_folder(request.raw_configs[0], name)
     paths = attention_file.write_attention(diagnostics, folder)
     return [*paths, *write_figure(attention_page(diagnostics), paths[0].with_suffix(""))]
 

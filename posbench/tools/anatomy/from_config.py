@@ -15,34 +15,34 @@ from posbench.results.run_metadata import flatten, typed_text
 from posbench.runs.directory import Run
 
 
-def resolve_methods(cfg: dict) -> JobConfig:
+def resolve_methods(raw: dict) -> JobConfig:
     """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those
     of that run.
 
     Raises ConfigError for a run that is not finished, and as `resolved_config` does.
     """
-    if cfg["run"] is None:
-        return resolved_config(config_from_checkpoint(cfg))
-    run = Run(cfg["run"])
+    if raw["run"] is None:
+        return resolved_config(config_from_checkpoint(raw))
+    run = Run(raw["run"])
     if not run.finished:
         raise ConfigError(
-            f"run={cfg['run']} has no finished training: train it with scripts/run.py first."
+            f"run={raw['run']} has no finished training: train it with scripts/run.py first."
         )
     trained = trusted_config(run)
-    return resolved_config({**cfg, **{key: trained[key] for key in TRAINING_PARTS}})
+    return resolved_config({**raw, **{key: trained[key] for key in TRAINING_PARTS}})
 
 
-def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
+def make_methods(config: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
     """Encoding and trained scale (or None) of a resolved configuration: fresh, or of run=DIR.
 
     Raises RunError if that run has no weights.
     """
-    if cfg.run is None:
-        encoding = make_encoding(cfg)
-        return encoding, make_trained_scale(cfg, encoding)
-    run = Run(cfg.run)
-    if cfg.model.checkpoint:
-        vocab_size = cfg.model.checkpoint["vocab_size"]
+    if config.run is None:
+        encoding = make_encoding(config)
+        return encoding, make_trained_scale(config, encoding)
+    run = Run(config.run)
+    if config.model.checkpoint:
+        vocab_size = config.model.checkpoint["vocab_size"]
     elif run.weights.is_file():
         with safe_open(run.weights, "pt") as weights:
             vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
@@ -50,7 +50,7 @@ def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
         raise RunError(
             f"{run.weights} is missing: give another run=, or train this one to its end."
         )
-    model = load_model(run, cfg, vocab_size, "cpu")
+    model = load_model(run, config, vocab_size, "cpu")
     return model.encoding, model.scale
 
 

@@ -39,7 +39,7 @@ LEGEND_END = (
 )
 
 
-def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
+def grid_rows(raw_configs: list[dict]) -> tuple[list[Row], list[str]]:
     """Rows of the pairs that are legal and change something, and the reasons why others have none,
     each once.
 
@@ -49,7 +49,7 @@ def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     pairs: dict[str, tuple[JobConfig, int]] = {}  # {pair: (its first config, its longest length)}
     rows: list[Row] = []
     reasons: dict[str, None] = {}
-    for raw in cfgs:
+    for raw in raw_configs:
         if raw["extension"]["_target_"] == RECOMPUTE:
             continue
         try:

@@ -11,7 +11,13 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
 from posbench.config.command_line import print_files
-from posbench.config.compose import Composer, Request, check_words_have_effect, compose, job_cfgs
+from posbench.config.compose import (
+    Composer,
+    Request,
+    check_words_have_effect,
+    compose,
+    raw_configs_of_jobs,
+)
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS_FOLDER, shipped_yamls
 from posbench.results.search import Results, find_results
@@ -38,16 +44,16 @@ def claims(request: Request) -> None:
 
     Works from files alone. Code named in a results folder is never executed.
     """
-    config = request.cfgs[0]
-    _check_request(request, config)
+    raw = request.raw_configs[0]
+    _check_request(request, raw)
     all_claims = load_claims(CLAIMS_FOLDER)
-    look_up = pool_lookup(config)
+    look_up = pool_lookup(raw)
     findings_here = judge(all_claims, look_up)
     findings = _with_reported_stage_one(findings_here)
     _print_unused_seeds(all_claims, findings_here, look_up)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(terminal_table(findings, width))
-    out = Path(config["report_dir"] or Path(config["results_dir"]).parent / "report" / "claims")
+    out = Path(raw["report_dir"] or Path(raw["results_dir"]).parent / "report" / "claims")
     texts = {
         "claims.csv": to_csv(findings, Finding),
         "claims.md": defuse.markdown(ledger_markdown(findings)),
@@ -119,7 +125,7 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
         composer = Composer()
         composed = compose([f"experiment={experiment}", *overrides], composer)
         try:
-            jobs, _ = plan_existing(job_cfgs(composed, overrides, composer))
+            jobs, _ = plan_existing(raw_configs_of_jobs(composed, overrides, composer))
         except ConfigError as error:  # its text is not on this machine
             print(f"experiment={experiment} is left out, and its claims are not measured: {error}")
             return []

@@ -109,7 +109,7 @@ def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
     """{eval file: its lengths} of an experiment in results/runs."""
     import hydra
 
-    from posbench.config.compose import Composer, job_cfgs
+    from posbench.config.compose import Composer, raw_configs_of_jobs
     from posbench.config.schema import check_config
     from posbench.sweep.jobs import plan_existing
 
@@ -118,7 +118,7 @@ def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
         str(CONFIGS_FOLDER.resolve()), job_name="report", version_base="1.3"
     ):
         composer = Composer("report")
-        configs = job_cfgs(composer.values([word]), [word], composer)
+        configs = raw_configs_of_jobs(composer.values([word]), [word], composer)
         jobs, _ = plan_existing([check_config(config) for config in configs])
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 

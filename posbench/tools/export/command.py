@@ -42,17 +42,17 @@ TOKENIZER_FILES = (
 
 def export(request: Request) -> int:
     """Write the training run=DIR as a checkpoint into the folder out=DIR."""
-    config = request.cfgs[0]
+    raw = request.raw_configs[0]
     _check_request(request)
-    run = Run(config["run"])
+    run = Run(raw["run"])
     trained = trained_config(run)
     if is_built_by_transformers(trained):
         raise ConfigError(
-            f"run={config['run']} is built by transformers: from_pretrained reads model.path, or a"
+            f"run={raw['run']} is built by transformers: from_pretrained reads model.path, or a"
             " fine-tuned run itself."
         )
-    content = hf_config(trained, config["extension"])
-    with whole_folder(Path(config["out"]).resolve()) as folder:
+    content = hf_config(trained, raw["extension"])
+    with whole_folder(Path(raw["out"]).resolve()) as folder:
         content |= write_theirs(run, trained, folder / "model.safetensors", content)
         content |= _bos_key(trained, content["vocab_size"])
         checkpoint = _source_checkpoint(trained)
@@ -61,11 +61,11 @@ def export(request: Request) -> int:
             generation = checkpoint.folder_or_file / GENERATION_FILE
             if generation.is_file():
                 shutil.copyfile(generation, folder / GENERATION_FILE)
-        tokenizer_words = _copy_tokenizer(trained.data, config["cache_dir"], folder)
+        tokenizer_words = _copy_tokenizer(trained.data, raw["cache_dir"], folder)
         write_json(folder / "config.json", content)
     scaling = content["rope_scaling"] or {}
     print(
-        f"{config['out']}: {content['architectures'][0]}, rope_type"
+        f"{raw['out']}: {content['architectures'][0]}, rope_type"
         f" {scaling.get('rope_type', 'default')}, up to"
         f" {content['max_position_embeddings']} tokens\n{tokenizer_words}"
     )
@@ -74,23 +74,23 @@ def export(request: Request) -> int:
 
 def _check_request(request: Request) -> None:
     """Raise ConfigError for a request that is not one finished training, a new folder, no scale."""
-    config = request.cfgs[0]
-    if len(request.cfgs) > 1 or not config["run"] or not config["out"]:
+    raw = request.raw_configs[0]
+    if len(request.raw_configs) > 1 or not raw["run"] or not raw["out"]:
         raise ConfigError(
             "An export needs one training: give run=results/runs/ID and out=FOLDER, and at most one"
             " extension."
         )
-    if not Run(config["run"]).finished:
+    if not Run(raw["run"]).finished:
         raise ConfigError(
-            f"run={config['run']} has no finished training: give a directory of results/runs that"
+            f"run={raw['run']} has no finished training: give a directory of results/runs that"
             " has a train.json."
         )
-    out = Path(config["out"]).resolve()
+    out = Path(raw["out"]).resolve()
     if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(
             f"out={out} exists already and is not empty: give a new folder, or remove it."
         )
-    scale = method_name(config["scale_attention"])
+    scale = method_name(raw["scale_attention"])
     if scale != "none":
         raise ConfigError(f"scale_attention={scale} cannot be exported: leave it out.")
 

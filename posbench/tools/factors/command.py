@@ -47,7 +47,7 @@ def search_factors(request: Request) -> None:
         f"{SCRIPT} searches for",
         "and fine-tune with the factors that it finds",
         CHOSEN_KEYS,
-        EVALUATE_KEYS[request.cfgs[0]["objective"]],
+        EVALUATE_KEYS[request.raw_configs[0]["objective"]],
         why,
     )
     plan = plan_search(config)

@@ -30,33 +30,33 @@ def harness(request: Request) -> None:
 
     model = None
     loaded_place = None
-    for config in request.cfgs:
-        checkpoint = find_checkpoint(config["model"]["path"])
+    for raw in request.raw_configs:
+        checkpoint = find_checkpoint(raw["model"]["path"])
         if loaded_place != checkpoint.folder_or_file:
-            dtype = torch.bfloat16 if config["evaluate"]["dtype"] == "bf16" else torch.float32
-            model = load(checkpoint, dtype).to(pick_device(config["device"]))
+            dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
+            model = load(checkpoint, dtype).to(pick_device(raw["device"]))
             loaded_place = checkpoint.folder_or_file
-        lengths = typed_group("evaluate", config["evaluate"]).lengths or [0]
-        target = config["target_len"] or max(lengths) or None
-        extend(model, config["extension"], config["scale_attention"], target_len=target)
-        results = _run_tasks(model, checkpoint, config)
+        lengths = typed_group("evaluate", raw["evaluate"]).lengths or [0]
+        target = raw["target_len"] or max(lengths) or None
+        extend(model, raw["extension"], raw["scale_attention"], target_len=target)
+        results = _run_tasks(model, checkpoint, raw)
         settings = {
-            "extension": config["extension"],
-            "scale_attention": config["scale_attention"],
-            "tasks": config["tasks"],
-            "limit": config["limit"],
+            "extension": raw["extension"],
+            "scale_attention": raw["scale_attention"],
+            "tasks": raw["tasks"],
+            "limit": raw["limit"],
             "target_len": target,
         }
-        out = Path(config["out"] or _usual_path(checkpoint, config, settings))
+        out = Path(raw["out"] or _usual_path(checkpoint, raw, settings))
         write_json(out, {"model": checkpoint.name, **settings, **results})
         print(out)
 
 
-def _usual_path(checkpoint: Checkpoint, config: dict, settings: dict) -> Path:
+def _usual_path(checkpoint: Checkpoint, raw: dict, settings: dict) -> Path:
     """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json."""
-    folder = Path(config["results_dir"]).parent / "harness" / checkpoint.folder_or_file.stem
-    methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"
-    return folder / f"{methods}-{sha256_json([settings, config['evaluate']])[:8]}.json"
+    folder = Path(raw["results_dir"]).parent / "harness" / checkpoint.folder_or_file.stem
+    methods = f"{method_name(raw['extension'])}+{method_name(raw['scale_attention'])}"
+    return folder / f"{methods}-{sha256_json([settings, raw['evaluate']])[:8]}.json"
 
 
 def _check_request(request: Request) -> None:
@@ -68,22 +68,23 @@ def _check_request(request: Request) -> None:
         raise ConfigError(
             "lm-evaluation-harness is not installed: pip install 'posbench[harness]'."
         )
-    for config in request.cfgs:
-        if not config["model"].get("path"):
+    for raw in request.raw_configs:
+        if not raw["model"].get("path"):
             raise ConfigError(
                 "The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to"
                 " the command."
             )
-        if not isinstance(config["tasks"], list) or not config["tasks"]:
-            raise ConfigError(f"tasks={config['tasks']} must be a list of names: tasks=[passkey].")
-    out = request.cfgs[0]["out"]
-    if out and len(request.cfgs) > 1:
+        if not isinstance(raw["tasks"], list) or not raw["tasks"]:
+            raise ConfigError(f"tasks={raw['tasks']} must be a list of names: tasks=[passkey].")
+    out = request.raw_configs[0]["out"]
+    if out and len(request.raw_configs) > 1:
         raise ConfigError(
-            f"out={out} is one file, and {len(request.cfgs)} results were asked for: leave it out."
+            f"out={out} is one file, and {len(request.raw_configs)} results were asked for: leave"
+            " it out."
         )
 
 
-def _run_tasks(model: object, checkpoint: Checkpoint, config: dict) -> dict:
+def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict) -> dict:
     """Results of the tasks, their versions, and the longest text that the harness reads."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
@@ -93,20 +94,20 @@ def _run_tasks(model: object, checkpoint: Checkpoint, config: dict) -> dict:
     content = pretrained_json(checkpoint.tokenizer() or checkpoint.name)
     with tempfile.TemporaryDirectory() as folder:
         tasks = []
-        for name in config["tasks"]:
+        for name in raw["tasks"]:
             if name in shipped_yamls("task"):
-                tasks += _write_tasks(name, content, config, Path(folder))
+                tasks += _write_tasks(name, content, raw, Path(folder))
             else:
                 tasks.append(name)
-        include = [config["include"]] if config["include"] else []
+        include = [raw["include"]] if raw["include"] else []
         manager = TaskManager(include_path=[folder, *include])
         _check_tasks(tasks, manager.all_tasks)
         tokenizer = their_tokenizer(content, model)
-        reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=config["batch"])
+        reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=raw["batch"])
         output = lm_eval.simple_evaluate(
             reader,
             tasks=tasks,
-            limit=config["limit"],
+            limit=raw["limit"],
             task_manager=manager,
             bootstrap_iters=0,
             log_samples=False,
@@ -151,13 +152,13 @@ def their_tokenizer(content: bytes, model: object) -> object:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def _write_tasks(name: str, content: bytes, config: dict, folder: Path) -> list[str]:
+def _write_tasks(name: str, content: bytes, raw: dict, folder: Path) -> list[str]:
     """Names of local tasks, one for each length, written into `folder`.
 
     Raises ConfigError for a task with several answers.
     """
     tokenizer = read_tokenizer(name, content)
-    evaluate = typed_group("evaluate", config["evaluate"])
+    evaluate = typed_group("evaluate", raw["evaluate"])
     task = make_text_task({"name": name, **shipped_yamls("task")[name]})
     questions = TextQuestions(task, name, "test", file=None, tokenizer=tokenizer, bos=None)
     written = []

@@ -24,11 +24,11 @@ def prepare_data(request: Request) -> None:
     from posbench.pretrained.import_config import config_from_checkpoint
 
     requests = {}  # {content: (data, cache_dir, splits)}
-    for cfg in request.cfgs:
-        data = config_from_checkpoint({**cfg, "data": resolved_data(cfg["data"])})["data"]
-        undivided = cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL
+    for raw in request.raw_configs:
+        data = config_from_checkpoint({**raw, "data": resolved_data(raw["data"])})["data"]
+        undivided = raw["model"]["path"] and raw["evaluate"]["split"] == ALL
         splits = (ALL,) if undivided else SPLITS
-        requests[repr(data), splits] = data, cfg["cache_dir"], splits
+        requests[repr(data), splits] = data, raw["cache_dir"], splits
     for data, cache_dir, splits in requests.values():
         corpus = prepare(data, cache_dir, splits)
         if data["tokenizer"] == TASK:

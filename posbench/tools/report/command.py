@@ -55,7 +55,7 @@ def report(request: Request) -> None:
     from posbench.report.write_report import write_report
 
     # demo reports with the keys of run.py, which has no figures
-    bars = checked_bars(request.cfgs[0].get("bars", INTERVAL))
+    bars = checked_bars(request.raw_configs[0].get("bars", INTERVAL))
     selection = _selection(request)
     if selection.is_empty:
         reasons = f" ({'; '.join(selection.notes)})" if selection.notes else ""
@@ -73,8 +73,8 @@ def report(request: Request) -> None:
     )
     made_report.notes.extend(selection.notes)
     print(table_text(made_report))
-    cfg = request.cfgs[0]
-    folder = cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / selection.name
+    raw = request.raw_configs[0]
+    folder = raw["report_dir"] or Path(raw["results_dir"]).parent / "report" / selection.name
     print_files(write_report(made_report, Path(folder), bars))
     if selection.jobs:
         for line in request.experiment.get("next", []):
@@ -90,26 +90,26 @@ def table_text(made_report: "Report") -> str:
 
 def _selection(request: Request) -> Selection:
     """Results that a request names: runs=, the jobs of a sweep, or all of a folder."""
-    cfg = request.cfgs[0]
+    raw = request.raw_configs[0]
     experiment = request.experiment
-    if cfg["runs"] is not None:
+    if raw["runs"] is not None:
         # A grid in the experiment's yaml makes a sweep without -m.
         typed_sweep = request.sweep and "grid" not in experiment
-        if cfg["run"] or typed_sweep:
+        if raw["run"] or typed_sweep:
             raise ConfigError(
                 "runs= names what to report, and so do -m and run=: give one of them."
             )
         reason = "beside runs=, which names what to report: leave one of them out"
         check_words_have_effect(request.words, KEYS_BESIDE_RUNS, reason)
-        named = _named_results(cfg)
+        named = _named_results(raw)
         named.name = request.name or "runs"
         named.title = request.title or named.title
         return named
     jobs: list[Job] = []
     note = ""  # on jobs that have no results here
     if request.sweep:
-        jobs, note = plan_existing(request.cfgs)
-    return _results_of_jobs(request, jobs, note) if jobs else _named_results(cfg)
+        jobs, note = plan_existing(request.raw_configs)
+    return _results_of_jobs(request, jobs, note) if jobs else _named_results(raw)
 
 
 def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:
@@ -125,7 +125,7 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
         notes.append(elsewhere)
     return Selection(
         # an unnamed sweep is named by its hash: other reports stay
-        name=request.name or request.cfgs[0]["log"]["group"],
+        name=request.name or request.raw_configs[0]["log"]["group"],
         title=request.title or "Sweep",
         command=_run_command(sys.argv[1:]),
         paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],
@@ -140,25 +140,25 @@ def _run_command(words: list[str]) -> str:
     return with_command_names(f"python scripts/run.py {shlex.join(of_run)}")
 
 
-def _named_results(cfg: dict) -> Selection:
+def _named_results(raw: dict) -> Selection:
     """Results of run=DIR, runs=, the sweep of name=, or all of results_dir."""
     command = with_command_names("python scripts/run.py")
-    if cfg["runs"] is not None:
+    if raw["runs"] is not None:
         command += " run=DIR"
         name = "runs"
-        results = find_results(cfg["runs"])
-        title = f"Runs of {', '.join(short_path(folder) for folder in cfg['runs'])}"
-    elif cfg["run"]:
-        name = Path(cfg["run"]).resolve().name
-        results = Results(runs=[Path(cfg["run"])], csvs=[], evidence=[])
-        title = short_path(cfg["run"])
-    elif cfg.get("name"):
-        name = title = cfg["name"]
-        results = Results(runs=runs_of_sweep(Path(cfg["results_dir"]), name), csvs=[], evidence=[])
+        results = find_results(raw["runs"])
+        title = f"Runs of {', '.join(short_path(folder) for folder in raw['runs'])}"
+    elif raw["run"]:
+        name = Path(raw["run"]).resolve().name
+        results = Results(runs=[Path(raw["run"])], csvs=[], evidence=[])
+        title = short_path(raw["run"])
+    elif raw.get("name"):
+        name = title = raw["name"]
+        results = Results(runs=runs_of_sweep(Path(raw["results_dir"]), name), csvs=[], evidence=[])
     else:
         name = "all"
-        results = Results(runs=runs_inside(Path(cfg["results_dir"])), csvs=[], evidence=[])
-        title = f"Everything in {short_path(cfg['results_dir'])}"
+        results = Results(runs=runs_inside(Path(raw["results_dir"])), csvs=[], evidence=[])
+        title = f"Everything in {short_path(raw['results_dir'])}"
     paths = []
     empty = []  # names of runs
     for folder in results.runs:

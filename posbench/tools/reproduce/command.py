@@ -138,20 +138,20 @@ class Reported:
     def of(cls, request: Request) -> "Reported":
         """The experiment of a request. Raises ConfigError unless it names a reported one."""
         experiment = request.experiment
-        config = request.cfgs[0]
+        raw = request.raw_configs[0]
         tolerance = experiment.get("tolerance") or {}
         if "nll" not in tolerance or not set(tolerance) <= TOLERANCE_KINDS:
             raise ConfigError(
                 "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if"
                 " wanted share and token): such as experiment=demo."
             )
-        folder = Path(config["report_dir"] or f"results/reported/{experiment['name']}")
+        folder = Path(raw["report_dir"] or f"results/reported/{experiment['name']}")
         if not (folder / "rows.csv").exists():
             raise ConfigError(
                 f"{folder}/rows.csv does not exist: run this in its folder's parent, or give its"
                 " folder as report_dir=DIR."
             )
-        rerun_dir = config["results_dir"]
+        rerun_dir = raw["results_dir"]
         if rerun_dir == "results/runs":
             rerun_dir = f"results/reproduced/{experiment['name']}"
         return cls(folder, read_csv(folder / "rows.csv"), tolerance, Path(rerun_dir))
@@ -171,10 +171,10 @@ def reproduce(request: Request) -> int:
     Words beside experiment= choose some of the cells. With runs= nothing is run: what is compared
     are rows of runs and of folders of evidence that were made elsewhere.
     """
-    config = request.cfgs[0]
+    raw = request.raw_configs[0]
     reported = Reported.of(request)
     jobs, elsewhere = plan_existing(
-        [{**cell, "results_dir": str(reported.rerun_dir)} for cell in request.cfgs],
+        [{**cell, "results_dir": str(reported.rerun_dir)} for cell in request.raw_configs],
         lambda jobs: bool(reported.rows_of(jobs)),
     )
     rows = reported.rows_of(jobs)
@@ -183,14 +183,14 @@ def reproduce(request: Request) -> int:
             f"{reported.folder}/rows.csv has none of the requested losses: the text, configuration"
             " or an argument differs here."
         )
-    if config["runs"] is not None:
-        return _compare_runs(config["runs"], rows, reported)
+    if raw["runs"] is not None:
+        return _compare_runs(raw["runs"], rows, reported)
     if elsewhere:
         print(
             f"{elsewhere}: this rerun is made as they were, which takes longer than usual here",
             file=sys.stderr,
         )
-    if config["dry"]:
+    if raw["dry"]:
         return _show_plan(request, jobs, reported)
     return _rerun(request, jobs, rows, reported)
 
@@ -232,7 +232,7 @@ def _rerun(request: Request, jobs: list[Job], rows: list[dict], reported: Report
         for job in jobs:
             shutil.rmtree(job.run.path, ignore_errors=True)
         compared.unlink()
-    options = {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}
+    options = {"n_jobs": request.raw_configs[0]["jobs"], **request.launcher}
     results = launch(jobs, options, shlex.join(sys.orig_argv))
     failed = any(result.failures for result in results)
     if failed:

@@ -50,19 +50,19 @@ def run(request: Request) -> int:
             f"torchrun started {n} copies of this command: start it once, without torchrun, with"
             f" processes={n} to share each training."
         )
-    cfg = request.cfgs[0]
-    if cfg["runs"] is not None:
+    raw = request.raw_configs[0]
+    if raw["runs"] is not None:
         raise ConfigError(
             "runs= names what scripts/report.py compares: give one training as run=DIR."
         )
-    jobs = plan_jobs(request.cfgs)
+    jobs = plan_jobs(request.raw_configs)
     for job in jobs:
         for sentence in too_late(job):
             print(sentence, file=sys.stderr)
     from posbench.model.build import check_methods
 
-    if cfg["dry"]:
-        check_methods(request.cfgs)
+    if raw["dry"]:
+        check_methods(request.raw_configs)
         return show_plan(request, jobs)
     earlier = [already_done(job) for job in jobs]  # result of each, None for what is to do
     command = shlex.join(sys.orig_argv)
@@ -73,7 +73,7 @@ def run(request: Request) -> int:
         return 0
     from posbench.sweep.dry_run import check_devices
 
-    check_methods(request.cfgs)
+    check_methods(request.raw_configs)
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the
     # whole command.
     open_jobs = [job for job, result in zip(jobs, earlier, strict=True) if not result]
@@ -82,7 +82,7 @@ def run(request: Request) -> int:
     all_trainings = [*missing_parents(jobs), *jobs]
     trainings_to_make = unfinished([*missing_parents(open_jobs), *open_jobs])
     with _reporting_early(jobs, request.experiment.get("first")):
-        results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
+        results = launch(jobs, {"n_jobs": raw["jobs"], **request.launcher}, command)
     words = _count_words(results, all_trainings, trainings_to_make)
     return _print_conclusion(request, results, words, command)
 
@@ -296,6 +296,6 @@ def _count_words(results: list[Result], jobs: list[Job], to_make: set[Path]) -> 
 def run_and_report(request: Request) -> int:
     """Run what is missing, then report on it. Returns the exit code of the first."""
     code = run(request)
-    if code == 0 and not request.cfgs[0]["dry"]:
+    if code == 0 and not request.raw_configs[0]["dry"]:
         report(request)
     return code
