@@ -101,8 +101,8 @@ def sizes(file: GgufFile) -> dict:
 def permuted_heads(file: GgufFile) -> dict[str, int]:
     """{last part of a tensor's name: heads} of tensors whose rows a file of Llama's kind permutes.
 
-    Such as {"attn_q": 32, "attn_k": 8}. llama.cpp rotates neighbouring channels in PERMUTED, the
-    halves of a head in others."""
+    Such as {"attn_q": 32, "attn_k": 8}. llama.cpp rotates neighbouring channels in those of
+    PERMUTED_ARCHITECTURES, the halves of a head in others."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in PERMUTED_ARCHITECTURES:
         return {}
