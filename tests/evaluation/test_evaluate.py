@@ -98,7 +98,7 @@ def test_progress_is_told_while_a_long_text_is_read(extension):
 def test_a_long_text_is_read_two_heads_after_the_other_to_the_same_losses(monkeypatch):
     found, told = evaluation(lengths=[256], max_length=256, windows=1), []
     wanted = FixedTargets(found).score(256)[0]
-    for name in ("SHORT", "CALL"):
+    for name in ("LONGEST_UNCHUNKED", "PAIRS_PER_CALL"):
         monkeypatch.setattr(kernels, name, 128)
     found.progress = lambda n, part=False: told.append(n)
     # Equal bits on a Xeon with AMX; on an EPYC without it the last digit of a float32 differs.

@@ -43,7 +43,7 @@ def test_angles_are_those_of_mistral_large_4():
     rotary.alpha.copy_(ours.log_scale_F.detach())
     pos_T = torch.arange(600)
     cos_BTD, sin_BTD = rotary(torch.zeros(1), pos_T[None])
-    found = ours._turns(ours.table(pos_T.double(), ours.spectrum())).detach()
+    found = ours._cos_and_sin_of_angles(ours.table(pos_T.double(), ours.spectrum())).detach()
     for one, wanted in zip(found, (cos_BTD, sin_BTD), strict=True):
         torch.testing.assert_close(one, wanted[0, :, :32], rtol=0, atol=1e-4)
 
@@ -79,7 +79,7 @@ def test_it_starts_as_rope_and_an_extension_changes_its_grid():
         )
         angle_TF = pos_T[:, None] * spectrum.freq_F * encoding.log_scale_F.detach().double().exp()
         layer = make_plan(encoding, extension, length=LONG).layers[0]
-        found = encoding._turns(layer.bands[0].q_table[:, :9]).detach()
+        found = encoding._cos_and_sin_of_angles(layer.bands[0].q_table[:, :9]).detach()
         same(found, torch.stack((angle_TF.cos(), angle_TF.sin())).float(), 1e-6)
 
 
