@@ -286,7 +286,7 @@ def _extended(model: nn.Module, result: Outcome) -> None:
     except ConfigError as error:
         result.refused = str(error)
         return
-    limit = model._posbench.train_len if model._posbench.table is not None else BEYOND
+    limit = model._posbench.train_len if model._posbench.table_name is not None else BEYOND
     posbench.restore(model)
     result.own = _own_difference(model, _ids(min(limit, BEYOND)))
     for extension, scale, target_len in METHODS:
