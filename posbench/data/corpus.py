@@ -262,7 +262,8 @@ def resolved_text(choice: str | dict | None, data: dict, cache_dir: str | None) 
 def _text_node(choice: dict) -> dict:
     """{name, path, source} of an evaluate.text, its own source or that of configs/data.
 
-    Raises ConfigError for an unknown name or key."""
+    CONTENT_KEY, which a stored configuration has, is left out: it is made again. Raises ConfigError
+    for an unknown name or key."""
     from posbench.config.compose import all_yamls
 
     for key in choice:

@@ -195,7 +195,7 @@ class Sloped(Alibi):
         # multiples of each other.
         slope_H = self.slope_H.double()
         n_head = len(slope_H)
-        middle = k_pos_T[len(k_pos_T) // 2]
+        middle = k_pos_T[len(k_pos_T) // 2]  # biases relative to it are small numbers in float32
         k_TH = self._rounded_biases(k_pos_T) - slope_H * middle
         q_HTH = torch.eye(n_head, device=k_pos_T.device)[:, None].expand(-1, len(q_pos_T), -1)
         if not row_constant:

@@ -266,6 +266,7 @@ class PooledLosses:
         """
         if columns.stop is None:  # all positions, or a part
             return self.sums_by_place.get(Place(name, length, None, part))
+        # A name and length have either bins or one sum of all positions.
         bins = [
             bin_sums
             for place, bin_sums in self.sums_by_place.items()
