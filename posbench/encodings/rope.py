@@ -99,10 +99,11 @@ class Rope(Encoding):
         return self.trained_spectrum
 
     def spectrum_at(self, length: int) -> Spectrum:
+        spectrum = self.spectrum()
         # A subclass that has other frequencies has them at every length.
-        has_other_frequencies = self.trained_spectrum is not self.spectrum()
+        has_other_frequencies = spectrum is not self.trained_spectrum
         if self.scaling is None or has_other_frequencies:
-            return self.spectrum()
+            return spectrum
         with torch.device("cpu"):
             return spectrum_trained_in(
                 self.scaling, self.unscaled_spectrum, self.scaling_len, length

@@ -122,7 +122,9 @@ def _classes_without_attention(node: dict) -> Iterator[str]:
 
 
 def vocabulary(config: JobConfig) -> int:
-    """Vocabulary size of a training's text; 0 if the tokenizer is not available here."""
+    """Vocabulary size of a training's text, with its BOS and its mix. A tokenizer that is not
+    available here counts as 0 entries.
+    """
     if config.model.checkpoint:
         return config.model.checkpoint["vocab_size"]
     tokenizer = config.data["tokenizer"]

@@ -390,12 +390,12 @@ def distance_table(
         length + block_rows - 1, -block_rows, -1, dtype=torch.float64, device=device
     )
     value_U = value_at_distance(delta_U.clamp(min=0) if clamp else delta_U)
-    # Window s of width length + step begins one element later for each earlier row.
+    # Window s of width length + block_rows begins one element later for each earlier row.
     return value_U.unfold(-1, length + block_rows, 1).flip(-2)
 
 
-def distance_table_slice(diagonal_SU: Tensor, start: int, stop: int, keys: slice) -> Tensor:
+def distance_table_slice(table_SU: Tensor, start: int, stop: int, keys: slice) -> Tensor:
     """Slice of a `distance_table` for queries start..stop-1 and some keys: [..., S, K]."""
-    length = diagonal_SU.shape[-1] - diagonal_SU.shape[-2]
+    length = table_SU.shape[-1] - table_SU.shape[-2]
     shift = length - start
-    return diagonal_SU[..., : stop - start, keys.start + shift : keys.stop + shift]
+    return table_SU[..., : stop - start, keys.start + shift : keys.stop + shift]

@@ -17,7 +17,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posbench.model.kernels.folding import decay_fits_float32, fused_kernel_inputs
+from posbench.model.kernels.folding import (
+    BIASES_BEYOND_COLUMNS,
+    decay_fits_float32,
+    fused_kernel_inputs,
+)
 from posbench.model.precision import dtype_of_fused_kernel
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
@@ -33,8 +37,8 @@ TRIANGLE_STEP = 256
 # Widest interval that moves along with its query and is masked: two triangles are faster beyond (in
 # float32 from 1,500 keys, in bf16 from 800).
 WIDEST_MASKED_INTERVAL = 1024
-# No columns of q and k hold the first three kinds; sums of gates lose digits in long texts.
-UNCHUNKABLE_BIASES = Bias.DENSE | Bias.ROWS | Bias.CONTENT | Bias.GATES
+# Columns of q and k could hold gates, but their sums lose digits in long texts.
+UNCHUNKABLE_BIASES = BIASES_BEYOND_COLUMNS | Bias.GATES
 # Queries of a masked piece: within 15 % of the fastest for every width.
 MASKED_PIECE_QUERIES = 128
 

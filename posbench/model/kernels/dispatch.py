@@ -28,14 +28,16 @@ from posbench.model.kernels.blocks import (
 )
 from posbench.model.kernels.causal import LONGEST_IN_BF16, causal_attention
 from posbench.model.kernels.chunked_sdpa import PAIRS_PER_CALL, can_chunk, chunked_sdpa
-from posbench.model.kernels.folding import decay_fits_float32, fused_kernel_inputs
+from posbench.model.kernels.folding import (
+    BIASES_BEYOND_COLUMNS,
+    decay_fits_float32,
+    fused_kernel_inputs,
+)
 from posbench.model.precision import LONGEST_UNCHUNKED, dtype_of_fused_kernel, dtype_of_values
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.products import ROW_GROUP
 
-# Biases that no column of q and k can hold.
-BIASES_BEYOND_COLUMNS = Bias.DENSE | Bias.ROWS | Bias.CONTENT
 # Tokens up to which gates summed from the middle of the text keep 1e-3 in float32.
 # `attend_by_blocks` restarts the sum in each block.
 LONGEST_WITH_SUMMED_GATES = 4096

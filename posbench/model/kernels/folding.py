@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
+# Biases that no column of q and k can hold.
+BIASES_BEYOND_COLUMNS = Bias.DENSE | Bias.ROWS | Bias.CONTENT
 # Largest exponent of a decay counted from the middle of the text: its products stay within float32.
 LARGEST_DECAY_EXPONENT = 60.0
 # Indices of bf16 pieces (of q, of k) whose products reach down to 2^-24 of the largest.
