@@ -69,7 +69,7 @@ class LlamaCpp(Engine):
         grp_attn_n: int = 1,
         grp_attn_w: int = 512,
     ):
-        arguments = dict(locals())
+        arguments = dict(locals())  # first, while there are no locals but the arguments
         del arguments["self"]
         self.flags = arguments
         if rope_scale is not None and rope_freq_scale is not None:
@@ -107,6 +107,7 @@ class LlamaCpp(Engine):
             )
         outline = outline_of(checkpoint)
         defaults = LlamaCpp("").flags
+        # Without the defaults, a flag that a later version adds leaves the ids of runs as they are.
         settings = {
             flag: value
             for flag, value in self.flags.items()

@@ -258,7 +258,7 @@ def _scaling_arguments(kind: str, keys: dict, config: dict, path: str) -> dict:
     factor = keys.get("factor") or (1.0 if kind == "proportional" else longest / original_len)
     if _is_scaling_by_1(kind, keys, factor):
         return UNSCALED
-    if kind in ("linear", "proportional"):  # these say no original length
+    if kind in ("linear", "proportional"):  # these say no original length, so it follows
         original_len = longest / factor
     _check_factor(kind, original_len, factor, path)
     extension_class = EXTENSION_CLASSES.get(kind, f"{kind}.{kind.title()}")
@@ -321,7 +321,7 @@ def _extension_arguments(
         if keys["long_factor"] != keys["short_factor"]:
             arguments["short_factors"] = keys["short_factor"]
         return {**arguments, "temperature": temperature}, amplitude
-    return {}, None
+    return {}, None  # linear and proportional scalings are their factor alone
 
 
 def _yarn_arguments(

@@ -79,7 +79,7 @@ def _load_quietly(checkpoint: Checkpoint, options: dict) -> "nn.Module | str":
     import transformers
 
     folder = checkpoint.folder_or_file
-    if is_gguf(folder):
+    if is_gguf(folder):  # the file's name is among the options
         folder = folder.parent
     logs = transformers.utils.logging
     verbosity_before = logs.get_verbosity()

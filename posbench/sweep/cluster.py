@@ -243,9 +243,9 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
     return results
 
 
-def _show_states(live: Live, queue: Queue, tasks: list[Submitted]) -> None:
+def _show_states(live: Live, queue: Queue, unfinished: list[Submitted]) -> None:
     """Tell the progress line which tasks run now, and which do no longer."""
-    for task in tasks:
+    for task in unfinished:
         name = task.job.run.id
         runs = queue.states.get(task.id) == "RUNNING"
         if runs and name not in live.started:

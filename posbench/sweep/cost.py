@@ -261,6 +261,7 @@ class Timing:
         """Make some steps of `step` FLOP, and keep their time as that of a training."""
         from posbench.training.time_training import step_seconds
 
+        # A failure, such as of memory, is no reason to refuse: other sizes tell the time then.
         with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS, RuntimeError):
             seconds = step_seconds(job.config, vocabulary(job.config), threads)
             self.training[model].append(seconds / step)

@@ -68,11 +68,11 @@ def _target_length(config: JobConfig, tuning: FinetuneConfig, length: int) -> in
                 )
         source = "finetune.target_len"
         target = tuning.target_len
-    elif not tuning.encoding:
+    elif not tuning.encoding:  # the parent's encoding is trained on texts of the new length
         return length
     else:
         source, target = next(((key, named) for key, named in lengths.items() if named), ("", None))
-        if target is None:
+        if target is None:  # a new encoding learns positions beyond the sequences that it is fed
             return max(length, DEFAULT_LENGTH_FACTOR * config.train.train_len)
     if target < length:
         raise ConfigError(

@@ -228,10 +228,12 @@ def run_in_processes(processes: int, spec: str) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # it takes no further spec
-    logging.disable(logging.CRITICAL)
-    name_parent(os.environ)
+    # A worker of one process reads specs of further jobs from stdin. This one ends with its job.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    logging.disable(logging.CRITICAL)  # torchrun's tables and tracebacks
+    name_parent(os.environ)  # the processes stop when this one dies
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # After a signal a step is finished and saved, for which the usual 30 seconds are too few.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", DAY)
     logs = Path(spec).parent / "logs"
     redirects = {rank: Std.ALL for rank in range(1, processes)}  # the main one alone is shown

@@ -94,7 +94,7 @@ class KeptSteps:
         kept.write_config(config_at(self.config, step).as_dict())
         kept.write_provenance(self.provenance)
         lines = read_lines(self.run.train_log)
-        kept.train_log.unlink(missing_ok=True)
+        kept.train_log.unlink(missing_ok=True)  # of a training or a writing that was interrupted
         append_lines(kept.train_log, [line for line in lines if line["step"] <= step])
         kept.write_summary({**summary, "sha256": save(kept.weights)})
         remove_state(kept.state)  # of a training to this step that was interrupted

@@ -105,7 +105,7 @@ class Live(Progress):
             self.drawing = ""
             if self.total > 1:
                 super().close(finished)
-            elif self.terminal:
+            elif self.terminal:  # erases what a single job drew last
                 self._print("\r", end="")
 
     def _tell(self, n: int) -> None:

@@ -98,6 +98,7 @@ def read_tensors(run: Run, config: JobConfig) -> Iterable[tuple[str, Tensor]]:
     Raises RunError for weights that are missing, or are not those of train.json.
     """
     sha256 = run.read_summary()["sha256"]
+    # The run of a checkpoint has no weights of its own: they are where model.path has them.
     if not config.trains and not run.weights.exists():
         find_unchanged(config.model.path, sha256)
         _, stored = checkpoint_tensors(config, config.model.checkpoint["vocab_size"])

@@ -123,6 +123,7 @@ def _judge_training(job: Job) -> "Encoding":
         check_validation(config, encoding)
         check_graph(config.train, config.device)
         check_batch(config.model, config.train.tokens_per_step, config.device)
+    # An engine gives no tensors, and a child begins with the parent's, which its own job checks.
     if config.model.checkpoint and not config.model.engine and not job.parent:
         checkpoint_tensors(config, config.model.checkpoint["vocab_size"])  # for its checks
     return encoding

@@ -17,31 +17,35 @@ METHOD_GROUPS = ("extension", "scale_attention")
 
 def single_model_request(
     request: Request,
-    does: str,
-    tuned: str,
-    chosen: Collection[str],
-    evaluate: Collection[str],
-    why: str,
+    script_does: str,
+    without_tuning: str,
+    reserved_keys: Collection[str],
+    allowed_evaluate_keys: Collection[str],
+    why_reserved: str,
 ) -> dict:
     """The one configuration of a request.
 
-    `does` names the script and its action, such as "scripts/look.py looks at", `tuned` the way out
-    for a fine-tuning. Raises ConfigError where there are several configurations, for a description
-    of a fine-tuning, and, as `why` says, for a word that sets what the script chooses: the keys
-    `chosen`, and those of evaluate but `evaluate`.
+    `script_does` names the script and its action, such as "scripts/look.py looks at",
+    `without_tuning` says what to do in place of finetune=. Raises ConfigError where there are
+    several configurations, for a description of a fine-tuning, and, as `why_reserved` says, for a
+    word that sets what the script chooses: the keys `reserved_keys`, and all evaluate.KEY but those
+    whose KEY is in `allowed_evaluate_keys`.
     """
     raw = request.raw_configs[0]
     if request.sweep or raw["runs"] is not None:
         raise ConfigError(
-            f"{does} one model: give it model.path= or run=, without -m, experiment= and runs=."
+            f"{script_does} one model: give it model.path= or run=, without -m, experiment= and"
+            " runs=."
         )
     if raw.get("finetune"):
-        raise ConfigError(f"{does} a model that is there: leave finetune= out, {tuned}.")
+        raise ConfigError(
+            f"{script_does} a model that is there: leave finetune= out, {without_tuning}."
+        )
     for word in request.words:
         key = word.lstrip("+~").partition("=")[0]
         group, _, name = key.partition(".")
-        if key in chosen or (group == "evaluate" and name not in evaluate):
-            raise ConfigError(f"{word} is {why}: leave it out.")
+        if key in reserved_keys or (group == "evaluate" and name not in allowed_evaluate_keys):
+            raise ConfigError(f"{word} is {why_reserved}: leave it out.")
     return raw
 
 
@@ -64,6 +68,7 @@ def windows_to_read(job: Job, evaluate: EvaluateConfig) -> TextToRead:
     try:
         windows = protocol("fixed_targets").place_windows(tokens, evaluate, config.train.train_len)
     except ConfigError as error:
+        # The commands that read fixed_targets call the longest text target=.
         raise ConfigError(
             f"target={evaluate.max_length} in the {evaluate.split} split of data={corpus.name}:"
             f" {error}"

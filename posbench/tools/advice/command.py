@@ -31,11 +31,11 @@ def advise(request: Request) -> None:
     """Search, judge, print the advice and write advice.json, the page and config.json."""
     raw = single_model_request(
         request,
-        f"{SCRIPT} advises on",
-        "or give run= of the fine-tuned one",
-        METHOD_GROUPS,
-        EVALUATE,
-        f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)",
+        script_does=f"{SCRIPT} advises on",
+        without_tuning="or give run= of the fine-tuned one",
+        reserved_keys=METHOD_GROUPS,
+        allowed_evaluate_keys=EVALUATE,
+        why_reserved=f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)",
     )
     (job,) = plan_jobs([raw])
     if refused := judge_job(job).refused:

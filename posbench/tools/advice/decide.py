@@ -175,6 +175,7 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
     ]
     differences = {}  # {other option: the choice's loss minus its loss}
     for name in dict.fromkeys([*WITHOUT_SETTING, *others]):
+        # None for the choice itself, too, which may be one without a setting.
         difference = losses.difference(choice, name, lengths)
         if difference is not None:
             differences[name] = difference
@@ -183,7 +184,8 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
     for name in (*WITHOUT_SETTING, next_best):
         if name in differences:
             differences_shown[name] = differences[name]
-    # The next best counts where the choice itself needs no setting.
+    # A choice with a setting only has to beat the options without one. One that needs no setting
+    # has at most one of these to beat, so it has to beat the next best too.
     judged = [
         difference
         for name, difference in differences_shown.items()
@@ -307,6 +309,7 @@ def advice_content(
     `about` has the model, the text and the plan. The terminal's text, the figure and the page are
     made from the content. Options that were measured on test documents are judged.
     """
+    # The finalists: all others were read on test documents at short lengths alone, for their costs.
     final = [name for name in test.nll if max(test.nll[name]) > plan.train_len]
     fixed = [name for name in test.nll if options[name].factor]
     fixed.sort(key=lambda name: (options[name].family, options[name].factor))

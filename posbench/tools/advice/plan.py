@@ -182,7 +182,8 @@ class AdvicePlan:
     def long_factors(self, family: str) -> tuple[float, ...]:
         """Factors of a family that are compared at the target: those that reach it.
 
-        Beyond 4 a larger factor than that of the target is for families that overshoot.
+        A family that does not overshoot gains nothing by a larger factor than that of the target,
+        so of these it keeps only the usual ones, up to 4.
         """
         reached = self.target / self.train_len
         most = max(self.factors) if family in OVERSHOOTING_FAMILIES else max(4.0, reached)
@@ -202,20 +203,21 @@ class AdvicePlan:
         return options
 
     def second_stage(self, families: Sequence[str]) -> OptionsAtLengths:
-        """Second stage: each factor that reaches the target at the target too.
+        """Second stage: every factor within the training length, for its cost.
 
-        The others are read within the training length.
+        Those of `long_factors` are read at the target too, and so is the form that follows the
+        length.
         """
-        long = []
+        reaching = []
         for family in families:
-            long += [
+            reaching += [
                 *options_with_factors(family, self.long_factors(family)),
                 option_by_length(family),
             ]
-        at_lengths = [(option, [*self.short, self.target]) for option in long]
+        at_lengths = [(option, [*self.short, self.target]) for option in reaching]
         for family in families:
             for option in options_with_factors(family, self.factors):
-                if option not in long:
+                if option not in reaching:
                     at_lengths.append((option, self.short))
         return at_lengths
 
@@ -276,11 +278,12 @@ def plan_advice(
             " longer one."
         )
     targets = usual_targets(train_len)
+    # A text has at least as many tokens as targets.
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
     reached = target / train_len
-    most = max(4.0, 2 * reached)
-    factors = {factor for factor in (2.0, 4.0, reached, 2 * reached) if factor <= most}
+    # Two usual factors, that of the target, and its double for families that overshoot.
+    factors = {2.0, 4.0, reached, 2 * reached}
     unsized = AdvicePlan(
         train_len=train_len,
         target=target,

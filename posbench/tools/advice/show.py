@@ -125,6 +125,7 @@ def with_half_width(bounds: Bounds | None) -> str:
 def with_interval(bounds: Bounds) -> str:
     """A difference with its interval in brackets, for a sentence.
 
+    None stands for a number that is not finite, which json lacks; z writes no -0.000.
     >>> with_interval([-0.051, -0.063, -0.039])
     '-0.051 [-0.063, -0.039]'
     """
@@ -174,6 +175,7 @@ def answer_sentences(content: dict, use: str) -> str:
     if use == "both" and choice not in REFERENCES:
         sentences.append(_cost_sentence(content, answer))
     next_best = answer["next_best"]
+    # Differences to the references, and those of a reference, are among the evidence above.
     if next_best not in (None, *REFERENCES) and choice not in REFERENCES:
         difference = with_interval(answer["against"][next_best])
         sentences.append(NEXT_BEST_SENTENCES[answer["over_next"]].format(next_best, difference))

@@ -72,6 +72,7 @@ class LayerAttention:
         self.entropy_NH.extend((entropy_BH / queries).cpu())
         self.far_NH.extend((far_BH / queries).cpu())
         self.mass_NHU.extend((mass_BHU / queries).cpu())
+        # Not added up, since all windows of a length are alike in these.
         self.keys = float(plan.n_T[-queries:].mean())
         self.seen_U = _seen_keys_by_bucket(plan, queries)
 
@@ -132,6 +133,7 @@ def distance_buckets(length: int) -> list[list[int]]:
 @contextmanager
 def _recording_layers(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]:
     """Context in which every text that the model reads adds to the attention of each layer."""
+    # An evaluation in bf16 reads by the copy with rounded weights, so that is the one to watch.
     model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
     attends = [not layer.encoding.mixes for layer in model.encoding.layers()]
     layers = [LayerAttention() for _ in range(sum(attends))]

@@ -79,6 +79,7 @@ def attention_page(diagnostics: dict):
     panels = _panels(diagnostics)
     widths = [CURVE_WIDTH if panel.arm else CELL_WIDTH * len(columns) for panel in panels]
     gaps = [RIGHT_OF_CURVES if panel.arm else RIGHT_OF_MAP for panel in panels]
+    # At least 2: log 1 would leave an axis without height.
     most_keys = max(max(layer["keys"], 2) for text in texts for layer in text["layers"])
     frame = Frame(
         _page_title(diagnostics),
@@ -173,6 +174,7 @@ def _draw_curves(axes, texts: list[dict], layer_index: int, train_len: int, is_l
     set_up_octaves_x(axes, tick_lengths(lengths), train_len)
     axes.set_xlim(min(lengths) / 1.15, max(lengths) * 1.15)
     axes.tick_params(labelsize=7.5, labelbottom=is_last)
+    # The largest entropy there is: that of equal weights.
     even = [math.log(layer["keys"]) for layer in layers]
     axes.plot(lengths, even, color=GREY, linewidth=1, linestyle=DOTTED, zorder=2)
     labels = [(even[-1], lengths[-1], "even", GREY)]
@@ -207,6 +209,7 @@ def _shares_of_heads(layer: dict, columns: list[Column]) -> np.ma.MaskedArray:
     for column in columns:
         if column.key != "mass":
             shares.append(layer[column.key])
+        # Columns are those of the longest text, and a shorter one has fewer buckets.
         elif column.bucket < len(layer["seen"]) and layer["seen"][column.bucket]:
             shares.append([mass[column.bucket] for mass in layer["mass"]])
         else:
@@ -225,8 +228,9 @@ def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name
     """Draw a row for each head and a column for each range of distances."""
     heads = len(layer["entropy"])
     colours, norm = _share_colours()
-    row_height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
-    border = 0.4 if row_height > 6 else 0
+    figure_height = 72 * axes.figure.get_figheight()  # points, of which an inch has 72
+    row_height = axes.get_position().height * figure_height / heads
+    border = 0.4 if row_height > 6 else 0  # lower rows would be little but borders
     shares = _shares_of_heads(layer, columns)
     axes.pcolormesh(shares, cmap=colours, norm=norm, edgecolor="white", linewidth=border)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
@@ -236,6 +240,7 @@ def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name
     if trained < len(columns):
         axes.axvline(trained, color=GREY, linewidth=1, linestyle=DASHED)
     axes.axvline(first_bucket, color="black", linewidth=0.8)
+    # Names of lower rows would overlap, so that only the outer two are written.
     named = [head for head in range(heads) if row_height >= 7 or head in (0, heads - 1)]
     names = [row_name.format(head + 1) for head in named]
     axes.set_yticks([head + 0.5 for head in named], names)

@@ -62,7 +62,9 @@ def dissect(
     layers = [_layer_entry(view, length, table) for view, table in zip(views, tables, strict=True)]
     if len(views) > 1:
         for layer, view in zip(layers, views, strict=True):
-            if view.encoding is encoding:  # RoPE in most layers of smollm3
+            # A yaml of several kinds of layers has one name, such as smollm3. Its main layers go by
+            # the name of their class, rope.
+            if view.encoding is encoding:
                 layer["name"] = file_of(encoding)
     span = views[0].plan.span
     numbers = {

@@ -108,7 +108,11 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
 
 
 def _chosen_panels(anatomy: Anatomy) -> list[Panel]:
-    """Panels that show something, in the order of a page."""
+    """Panels that show something, in the order of a page.
+
+    `panel.needs` is a key of the anatomy's numbers, or of a layer's; without a value, or with an
+    empty one, there is nothing to draw.
+    """
     numbers = anatomy.numbers
     layers = anatomy.numbers["layers"]
     values = {

@@ -152,7 +152,7 @@ def _draw_tiles(figure: Figure, section: Section, top: float) -> None:
             (left / width, bottom / height, TILE_SIDE / width, TILE_SIDE / height)
         )
         words = section.draw(axes, tile.anatomy)
-        if tile.encoding not in ("rope", tile.name):
+        if tile.encoding not in ("rope", tile.name):  # most tiles are of rope
             words += f" ({tile.encoding})"
         axes.set_title(tile.name, fontsize=9.4, loc="left", pad=13, color="black")
         axes.text(0, 1.035, words, fontsize=7.6, color=GREY, transform=axes.transAxes)
@@ -244,9 +244,10 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
         _draw_layer_bars(axes, numbers["layers"])
         return "layers of two kinds"
     if numbers["coordinates"]:
+        # A learned table may end before LENGTH; behind it the background shows.
         rows_DT = pad(view.added_TC.T, (0, LENGTH - view.length), value=torch.nan)
         axes.set_facecolor(HIDDEN_COLOUR)
-        top = float(rows_DT.nan_to_num().abs().quantile(0.98))
+        top = float(rows_DT.nan_to_num().abs().quantile(0.98))  # a few outliers pale nothing
         draw_heat_map(axes, range(LENGTH), rows_DT, top)
         return "added to embeddings"
     # Weights of an encoding that mixes scores by itself, with all scores alike (stick-breaking).
@@ -362,8 +363,10 @@ def _draw_scale(axes: Axes, anatomy: Anatomy) -> str:
     style = {"linewidth": ONLY_CURVE_WIDTH, "zorder": 3}
     for rule in numbers["distance_rule"] or ():
         axes.plot(rule["at"], rule["factor"], color=BLUE, **style)
+        # An addend to a logit multiplies its weight by exp.
         axes.plot(rule["at"], torch.as_tensor(rule["addend"]).exp(), color=ORANGE, **style)
     if not numbers["distance_rule"]:
+        # Heads with the same factors share a line.
         for factor_T in torch.atleast_2d(factors).unique(dim=0):
             draw_line(axes, factor_T.tolist(), BLUE, width=ONLY_CURVE_WIDTH)
     if numbers["sink"]:

@@ -88,6 +88,7 @@ def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list
     views = layer_views(encoding, extension, length)
     rows = []
     for view in views:
+        # A layer that the extension leaves alone has its row beside extension=none.
         if not view.layer.extended and not isinstance(extension, NoExtension):
             continue
         layers = "all"

@@ -176,9 +176,9 @@ def dimensionless_numbers(
         numbers["window_over_train_len"] = view.layer.window / train_len
     if view.turning_spectra is not None:
         numbers |= _turning_numbers(extension, view, train_len)
-    slope = _bias_slope(encoding, view)
-    if slope is not None:
-        numbers["slope_x_length"] = slope
+    slope_x_length = _slope_times_length(encoding, view)
+    if slope_x_length is not None:
+        numbers["slope_x_length"] = slope_x_length
     decay_D = view.encoding.decay()
     if decay_D is not None:
         slowest = min((rate for rate in decay_D.tolist() if rate > 0), default=0.0)
@@ -222,11 +222,14 @@ def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
     return float((spectrum.freq_F * train_len >= 2 * math.pi).double().mean())
 
 
-def _bias_slope(encoding: Encoding, view: LayerView) -> float | None:
-    """Difference of the flattest head's bias between distance 0 and train_len (or the farthest key
-    that is seen), without the extension; None without a bias.
+def _slope_times_length(encoding: Encoding, view: LayerView) -> float | None:
+    """Slope of the flattest head's bias, times train_len; None without a bias.
+
+    That is the difference of the bias between distance 0 and train_len (or the farthest key that is
+    seen), without the extension.
     """
     length = encoding.shape.train_len + 1
+    # A table may have no row for that distance.
     if Trait.UNBOUNDED not in encoding.traits and encoding.limit is not None:
         length = min(length, encoding.limit)
     plain_views = layer_views(encoding, NoExtension(), length)

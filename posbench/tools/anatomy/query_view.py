@@ -66,7 +66,7 @@ def layer_views(
     added_TC = plan.embed()
     views: dict[Layer, LayerView] = {}
     for index, (layer, layer_plan) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
-        if layer.encoding.mixes:
+        if layer.encoding.mixes:  # without attention, so no query sees keys
             continue
         if layer not in views:
             before = layer.encoding.spectrum()

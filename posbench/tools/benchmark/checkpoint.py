@@ -168,7 +168,7 @@ def _random_cache(model: nn.Module, length: int) -> object:
     ids_BT = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     model(input_ids=ids_BT, past_key_values=cache, use_cache=True)  # the first token of each layer
     for index, layer in enumerate(cache.layers):
-        if getattr(layer, "keys", None) is not None:
+        if getattr(layer, "keys", None) is not None:  # a layer without attention has none
             keys = torch.randn_like(layer.keys.expand(-1, -1, length - 1, -1))
             values = torch.randn_like(layer.values.expand(-1, -1, length - 1, -1))
             cache.update(keys, values, index)

@@ -87,7 +87,7 @@ def transformers_llama(vocab: int = VOCAB_SIZE) -> nn.Module | None:
         intermediate_size=MODEL.d_ff,
         num_hidden_layers=MODEL.n_layer,
         num_attention_heads=MODEL.n_head,
-        max_position_embeddings=2**20,
+        max_position_embeddings=2**20,  # longer than any text that is measured
         attn_implementation="sdpa",
     )
     return LlamaForCausalLM(config)
@@ -130,6 +130,7 @@ def _models_of_training(train_len: int) -> dict[str, GPT]:
         models[name] = GPT(MODEL, make_method(node, shape), VOCAB_SIZE)
     for name, node in shipped_yamls("scale_attention").items():
         scale = make_method(node, shape)
+        # Rules by distance and sinks have kernels of their own, whose backward pass is measured.
         if scale.trained or scale.by_distance or scale.sinks:
             models[f"{BASE_CASE}, {name} trained in"] = GPT(
                 MODEL, _rope_encoding(train_len), VOCAB_SIZE, scale
@@ -171,13 +172,14 @@ def _is_chosen(case: str, only: list[str]) -> bool:
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
-    plans = training_plan_maker(model.encoding, model.scale, device, 0)
+    plans = training_plan_maker(model.encoding, model.scale, device, seed=0)
     steps = itertools.count()
 
     def loss(text_BT: Tensor) -> Tensor:
         return model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps)))
 
     step = _training_step(model, loss, device)
+    # `why_eager` gives the reason why a training's steps would not be launched as one graph.
     if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
@@ -285,6 +287,7 @@ def _models_of_evaluation(train_len: int, device: str) -> dict[str, Methods]:
     unscaled = NoScale(make_shape(MODEL, train_len))
     trained = {}
     for name, model in _models_of_training(train_len).items():
+        # A scale without learned numbers needs no training, and is added to RoPE below.
         if model.scale is None or model.scale.trained:
             trained[name] = model.eval().to(device)
     rope = trained[BASE_CASE]

@@ -18,6 +18,7 @@ BUNDLE_OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 
 def bundle_command(words: list[str]) -> None:
     """Write the bundle that the words ask for, or check a folder of evidence."""
+    # The path of a folder may hold "=" too.
     names = [word for word in words if "=" not in word or Path(word).exists()]
     chosen = read_options([word for word in words if word not in names], BUNDLE_OPTIONS)
     if len(names) != 1:

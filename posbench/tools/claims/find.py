@@ -252,6 +252,7 @@ def sums_at_lengths(
     for entry, length in zip(entries, lengths, strict=True):
         row = row_at(entry, length, task)
         sums = entry.sampled_sums(row, quantity)
+        # Without bytes a loss cannot be had in bits per byte, the unit of claims.
         if sums is None or (quantity == "nll" and not row["n_bytes"]):
             raise MissingEvaluation(f"{_run_and_file(entry)} lacks length {length}")
         if quantity == "nll":

@@ -264,6 +264,7 @@ def _check_stage(claim: Claim) -> None:
     """Raise ConfigError unless primaries of a later stage, and they alone, name their seeds."""
     fits = claim.stage in STAGES
     for endpoint in claim.primary:
+        # Seeds of another endpoint come with its cells, and are checked at its own claim.
         if fits and not endpoint.same_as:
             fits = bool(endpoint.seeds) == (claim.stage > 1)
     if not fits:

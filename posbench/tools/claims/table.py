@@ -221,7 +221,7 @@ def _table_row(finding: Finding) -> dict[str, str]:
     row["claim"] = _endpoint_label(finding)
     row["what is claimed"] = finding.statement
     row["verdict"] = finding.verdict
-    if not finding.primary:
+    if not finding.primary:  # a claim that a test decides, which has no measured effect
         row["verdict"] += f" {BY_TEST}"
         return row
     if _lost_by_correction(finding):

@@ -92,10 +92,10 @@ def _check_expressible(
 
 def _keys_of_method(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys:
     """Keys of an encoding with an extension; with `only_divisors` no type but default and longrope
-    is used.
+    is used, since Phi-3's format has no other.
     """
     name = name_of(extension)
-    scaled = encoding.scaling is not None
+    scaled = encoding.scaling is not None  # an extension was trained in
     if scaled and name == "none" and name_of(encoding) == "rope":
         return _rope_of_trained_scaling(encoding, only_divisors)
     _check_spectrum(encoding, name)
@@ -109,11 +109,13 @@ def _keys_of_method(encoding: Rope, extension: Extension, only_divisors: bool) -
     longest = max(train_len, extension.target_len(train_len))
     partial = _partial_keys(encoding.rotary_dim, turned)
     slowdown = _uniform_slowdown(near, far, encoding.spectrum().rotary_dim)
-    if slowdown is not None and abs(slowdown - 1) < 1e-9:  # another base at most
+    # A factor of 1, but for rounding: the extension changes the base at most.
+    if slowdown is not None and abs(slowdown - 1) < 1e-9:
         return RopeKeys(far.base, partial or None, longest)
     if slowdown is not None and not only_divisors:
+        # The type of `partial`, proportional, replaces linear and takes a factor too.
         return RopeKeys(far.base, {"rope_type": "linear", **partial, "factor": slowdown}, longest)
-    if partial:
+    if partial:  # no other type turns a part of the pairs
         raise ConfigError(
             f"extension={name} with encoding=p_rope cannot be exported: choose none, pi, ntk or"
             " abf."
@@ -136,6 +138,7 @@ def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
     )
     theta, scaling, _ = _keys_of_method(earlier, encoding.scaling, only_divisors)
     if scaling and "attention_factor" in scaling:
+        # A checkpoint may have been trained with another one than its scaling has by itself.
         scaling["attention_factor"] = encoding.amplitude
     if scaling and scaling["rope_type"] == "dynamic":
         # They compute the factor from the longest length, which a fine-tuning left where it was.
@@ -251,6 +254,7 @@ def _divisor_keys(encoding: Rope, near: Frequencies, far: Frequencies) -> dict:
     plain_F = encoding.base ** (-2 * pair_F / encoding.rotary_dim)
     return {
         "rope_type": "longrope",
+        # It multiplies queries and keys alike, and near texts too: the format has one for all.
         "attention_factor": math.sqrt(far.temperature),
         "long_factor": (plain_F / far.freq_F).tolist(),
         "short_factor": (plain_F / near.freq_F).tolist(),

@@ -44,11 +44,11 @@ def search_factors(request: Request) -> None:
     )
     config = single_model_request(
         request,
-        f"{SCRIPT} searches for",
-        "and fine-tune with the factors that it finds",
-        CHOSEN_KEYS,
-        EVALUATE_KEYS[request.raw_configs[0]["objective"]],
-        why,
+        script_does=f"{SCRIPT} searches for",
+        without_tuning="and fine-tune with the factors that it finds",
+        reserved_keys=CHOSEN_KEYS,
+        allowed_evaluate_keys=EVALUATE_KEYS[request.raw_configs[0]["objective"]],
+        why_reserved=why,
     )
     plan = plan_search(config)
     job = plan.job
@@ -108,7 +108,11 @@ def _dry_lines(plan: SearchPlan, sizes: Sizes, windows: str) -> list[str]:
 
 
 def _check_same_search(path: Path, title: str) -> None:
-    """Raise ConfigError if the yaml has factors of another model, or searched otherwise."""
+    """Raise ConfigError if the yaml, which would be overwritten, has factors of another model, or
+    searched otherwise.
+
+    `title` is its first line without the loss.
+    """
     if not path.exists():
         return
     first_line = read_bytes(path).decode(errors="replace").partition("\n")[0]

@@ -33,7 +33,10 @@ class CriticalSpace(Space):
     def starts(
         self, published: Mapping[str, Sequence[float]], turns_F: "Tensor", seed: int
     ) -> dict[str, Individual]:
-        """{name: individual} of a start for each candidate, the last of them the pair of theory."""
+        """{name: individual} of a start for each candidate, the last of them the pair of theory.
+
+        Factors of other methods have no critical pair, so `published` gives no start.
+        """
         rng = np.random.default_rng(seed)
         last_pair = len(turns_F) - 1
         in_theory = min(int((turns_F > 1).sum()), last_pair)
@@ -41,7 +44,7 @@ class CriticalSpace(Space):
         starts = {}
         for pair in range(first, in_theory + 1):
             factor = round(rng.uniform(self.lowest, self.highest), 2)
-            factors = [max(self.lowest, factor)] * len(turns_F)
+            factors = [max(self.lowest, factor)] * len(turns_F)  # rounding may go below
             starts[f"critical pair {pair}"] = self.with_implied_factors((pair, *factors))
         return starts
 

@@ -107,7 +107,7 @@ def _space_to_search(
             f"exact_first={max(exact)} exceeds the model's training length of {train_len:,} tokens:"
             " give no more."
         )
-    return Space(exact, MOST_OVER_FACTOR * factor)
+    return Space(first_values=exact, highest=MOST_OVER_FACTOR * factor)
 
 
 def _check_legal(job: Job) -> None:
@@ -234,7 +234,8 @@ def _published_factors(spectrum: "Spectrum", train_len: int, target: int) -> dic
     published_factors = {"pi's factors": [span.factor] * len(spectrum.freq_F)}
     for name, extension in (("ntk's", Ntk()), ("yarn's", NtkByParts(ramp="index"))):
         divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
-        # a pair that does not turn has any factor
+        # A pair that does not turn (0 / 0) may have any factor. A search allows none that fall from
+        # one pair to the next.
         rising_F = divisor_F.nan_to_num(span.factor).cummax(0).values
         published_factors[f"{name} factors"] = rising_F.tolist()
     return published_factors

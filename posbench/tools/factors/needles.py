@@ -81,6 +81,7 @@ def draw_needles(corpus: "Corpus", evaluate: EvaluateConfig, count: int) -> Exam
 def needle_loss(evaluation: "Scorer", examples: Examples) -> float:
     """Mean loss of the tokens of all answers, in nats."""
     n_texts, length = examples.inputs_NT.shape
+    # Rows before the first answer of any text are not scored.
     first = int((examples.targets_NT != IGNORED).any(axis=0).argmax())
     target_NR = examples.targets_NT[:, first:]
 

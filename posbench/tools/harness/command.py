@@ -175,6 +175,7 @@ def _write_tasks(name: str, content: bytes, raw: dict, folder: Path) -> list[str
             drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True
         ):
             asked_T = answer_T >= 0
+            # A target is the token after the input of the same index, so this one is still prompt.
             prompt_end = int(asked_T.argmax()) + 1
             prompt = tokenizer.decode(input_T[:prompt_end])
             rows.append({"prompt": prompt, "answer": tokenizer.decode(target_T[asked_T])})

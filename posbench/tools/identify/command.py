@@ -112,12 +112,14 @@ def _checked_request(request: Request) -> dict:
     """
     raw = single_model_request(
         request,
-        f"{SCRIPT} compares an engine with",
-        "and give model.path= of the checkpoint that the engine serves",
-        METHOD_GROUPS,
-        ROUNDING_KEYS,
-        f"what {SCRIPT} finds out, or that of the engine's rows (lengths= and candidates= narrow"
-        " them)",
+        script_does=f"{SCRIPT} compares an engine with",
+        without_tuning="and give model.path= of the checkpoint that the engine serves",
+        reserved_keys=METHOD_GROUPS,
+        allowed_evaluate_keys=ROUNDING_KEYS,
+        why_reserved=(
+            f"what {SCRIPT} finds out, or that of the engine's rows (lengths= and candidates="
+            " narrow them)"
+        ),
     )
     if raw["engine"] is None:
         raise ConfigError(
@@ -150,7 +152,7 @@ class Unscaled(NamedTuple):
 def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> Unscaled:
     """Configuration that reads the engine's tokens with the weights that it serves."""
     data = raw["data"]
-    if "data" not in typed:
+    if "data" not in typed:  # else the text is another one, of which nothing is the engine's
         changed = {key: value for key, value in data.items() if f"data.{key}" in typed}
         data = {**engine.config["data"], **changed}
     path = _weights_path(raw, engine)
@@ -170,8 +172,9 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
         described = encoding["scaling_len"] if has_scaling else train_len
         length = engine.stated_setting.get("original", described)
     (length,) = length if isinstance(length, list) else [length]
+    # A scaling that config.json describes is one candidate, and the others are made without it.
     unscaled["model"]["own_scaling"] = not has_scaling
-    # A list of one length is not taken for the default.
+    # A number that equals the default would be replaced by the checkpoint's length; a list is not.
     unscaled["train"] = {**raw["train"], "length": [round(length)]}
     unscaled["evaluate"] = _evaluate_keys(raw, engine, lengths, length)
     return Unscaled(unscaled, encoding if has_scaling else None)

@@ -173,8 +173,11 @@ def _is_beaten(
 ) -> bool:
     """True if a candidate is told from the best one, by their differences to the engine.
 
-    `apart` is the rms of the candidate's difference to the best, `rms` that of the best's.
+    `apart` is the rms of the candidate's difference to the best, `rms` that of the best's to the
+    engine. Rounding may lean a little towards one candidate, so one that is nearly the best is not
+    told from it by an interval alone.
     """
+    # Far ones need no interval, which few tokens do not give.
     if apart > max(FAR_APART * rms, LEAST_RMS):
         return True
     excess = estimate([(1.0, sums([other_T**2 - best_T**2], unit_T))])
@@ -192,7 +195,7 @@ def _explained_share(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> floa
     weights_K, _, rank, _ = np.linalg.lstsq(differences_TK, d_T, rcond=1e-6)
     residual = float(np.square(d_T - differences_TK @ weights_K).sum())
     total = float(np.square(d_T).sum())
-    free = len(d_T) - 1 - rank
+    free = len(d_T) - 1 - rank  # degrees of freedom; with few, R^2 is mostly chance
     if total <= 0 or free <= 4 * rank:
         return 0.0
     return 1 - residual / total * (len(d_T) - 1) / free

@@ -45,6 +45,7 @@ class EngineRows:
         """
         options = self.config["encoding"]
         stated = {}
+        # llama.cpp takes the factor as rope_scale, or its inverse as rope_freq_scale.
         factor = options.get("rope_scale") or 1 / (options.get("rope_freq_scale") or 1)
         if factor > 1:
             stated["factor"] = factor
@@ -101,6 +102,7 @@ def engine_rows(name: str) -> EngineRows:
     paths = [path] if is_eval_file else run.eval_files()
     evaluations = [entry for entry in map(load_evaluation, paths) if _has_text_losses(entry)]
     if not is_eval_file:
+        # A text that posbench cuts says nothing of how the engine extends one.
         evaluations = [e for e in evaluations if e.first["extension"] != "recompute_window"]
     if not evaluations:
         raise ConfigError(

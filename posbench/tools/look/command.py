@@ -79,11 +79,11 @@ def _of_one_model(request: Request) -> dict:
     """
     config = single_model_request(
         request,
-        f"{SCRIPT} looks at",
-        "or give run= of the fine-tuned one",
-        METHOD_GROUPS,
-        EVALUATE_KEYS,
-        f"what {SCRIPT} chooses (by_position, sized by minutes=)",
+        script_does=f"{SCRIPT} looks at",
+        without_tuning="or give run= of the fine-tuned one",
+        reserved_keys=METHOD_GROUPS,
+        allowed_evaluate_keys=EVALUATE_KEYS,
+        why_reserved=f"what {SCRIPT} chooses (by_position, sized by minutes=)",
     )
     models = [word for word in request.words if word.startswith(("model.path=", "run="))]
     if len(models) > 1:
@@ -308,7 +308,7 @@ class FirstLook:
         slower = seconds / (look.texts * self.seconds_of_text(method, look.length))
         look = self.with_fitting_extensions(look, self.seconds_left(), slower)
         to_go = look.seconds(self.seconds_to_read(look, slower)) + REPORT_SECONDS
-        if self.missing_methods(look):
+        if self.missing_methods(look):  # another job will load the model again
             to_go += self.loading_seconds
         message = (
             f"that took {duration_words(seconds)}, {slower:.1f} times the estimate:"

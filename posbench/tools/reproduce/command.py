@@ -152,6 +152,7 @@ class Reported:
                 " folder as report_dir=DIR."
             )
         rerun_dir = raw["results_dir"]
+        # The usual folder may hold the reported runs, and then nothing would run again.
         if rerun_dir == "results/runs":
             rerun_dir = f"results/reproduced/{experiment['name']}"
         return cls(folder, read_csv(folder / "rows.csv"), tolerance, Path(rerun_dir))
