@@ -21,10 +21,10 @@ MOST_NATS = 1e9  # in a loss
 READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text == "True"}
 
 
-def repeated(names: Iterable[str]) -> str | None:
+def first_repeated(names: Iterable[str]) -> str | None:
     """First name that stands twice in a header; None if all differ. Empty names may repeat.
 
-    >>> repeated(["loss", "", "", "length", "loss"])
+    >>> first_repeated(["loss", "", "", "length", "loss"])
     'loss'
     """
     seen = set()
@@ -64,6 +64,7 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
 
     `what` names the expected content and `script` the command that makes the file again; both stand
     in the error."""
+    # The types of each column: `float | None` has two
     types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
 
     def value(name: str, text: str | None) -> object:
@@ -73,7 +74,7 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
 
     try:
         table = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
-        if name := repeated(table.fieldnames or ()):
+        if name := first_repeated(table.fieldnames or ()):
             raise ValueError(f"two columns named {name}")
         return [kind(**{name: value(name, text) for name, text in row.items()}) for row in table]
     except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:

@@ -37,14 +37,14 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            who, advice = holder(path)
+            who, advice = describe_holder(path)
             if not wait:
                 raise Busy(
                     f"Another process{who} is {doing}: wait for it, or leave this run out{advice}."
                 ) from None
             print(f"another process{who} is {doing}; waiting{advice}", file=sys.stderr, flush=True)
             lock.acquire(timeout=-1)  # without an end
-    if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
+    if not isinstance(lock, SoftFileLock):  # a SoftFileLock writes its holder by itself
         _write_holder(path)
     try:
         yield
@@ -60,7 +60,7 @@ def _write_holder(path: Path) -> None:
         os.close(file)
 
 
-def holder(path: Path) -> tuple[str, str]:
+def describe_holder(path: Path) -> tuple[str, str]:
     """(holder, advice) for an error sentence, such as (" (pid 7 on node1)", "; if ...").
 
     The advice says how to remove a dead lock of another machine. Each is "" if unknown.

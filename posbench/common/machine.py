@@ -15,9 +15,9 @@ from posbench.common.errors import ConfigError
 # With these, torch multiplies bf16 numbers by oneDNN.
 AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 # What ONEDNN_MAX_CPU_ISA limits oneDNN to, without AVX-512.
-OLDER = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"}
+ISA_WITHOUT_AVX512 = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"}
 # Instructions that products of bf16 numbers are made by, the best first.
-PRODUCTS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16")
+PRODUCT_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16")
 # One of them is there if a driver of NVIDIA, AMD or WSL is.
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
@@ -55,16 +55,18 @@ def multiplies_bf16() -> bool:
     ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS limit other libraries than the one that
     multiplies."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    return "bf16" in _cpu_flags() or (_cpu_flags() >= AVX512 and limit.lower() not in OLDER)
+    if "bf16" in _cpu_flags():  # Arm's
+        return True
+    return _cpu_flags() >= AVX512 and limit.lower() not in ISA_WITHOUT_AVX512
 
 
 def processor() -> str | None:
-    """Name of this CPU and the best of its PRODUCTS: "AMD EPYC, avx512_bf16"; None: unknown.
+    """Name of this CPU and its best instructions for bf16: "AMD EPYC, avx512_bf16"; None: unknown.
 
     One training on two kinds of them may end with two weights, and `platform` does not tell them
     apart."""
     model = _cpu_info().get("model name") or platform.processor()
-    instructions = next((name for name in PRODUCTS if name in _cpu_flags()), None)
+    instructions = next((name for name in PRODUCT_INSTRUCTIONS if name in _cpu_flags()), None)
     return ", ".join(filter(None, (model, instructions))) or None
 
 

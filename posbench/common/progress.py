@@ -21,7 +21,8 @@ PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
 MANY = 100_000  # totals from here on are shown as a percentage
 RECENT = 50  # updates used for the remaining time
-SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows this process's progress
+# Variable in which a parent process says where it shows this one's progress: "terminal" or "lines".
+PLACE_AT_PARENT = "POSBENCH_PROGRESS"
 
 
 class Progress(AbstractContextManager):
@@ -39,14 +40,16 @@ class Progress(AbstractContextManager):
         self.label = label
         self.unit = unit
         self.work = total if work is None else work
-        self.worked = 0.0
-        self.parent = os.environ.get(SHOWN)
-        self.terminal = self.parent == "terminal" or sys.stderr.isatty()
+        self.work_done = 0.0
+        # where a parent process shows this progress; None for a process that shows it itself
+        self.place_at_parent = os.environ.get(PLACE_AT_PARENT)
+        self.terminal = self.place_at_parent == "terminal" or sys.stderr.isatty()
         self.began = time.monotonic()
-        self.seen = self.began  # time of the last update
-        self.last = self.began  # time of the end of the last piece
-        self.piece = 0.0  # work of the current piece
-        self.pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds per work, and work
+        self.updated_at = self.began
+        self.piece_began = self.began
+        self.piece_work = 0.0  # work done of the current piece
+        # (seconds per work, work) of each
+        self.recent_pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)
         # Time of the last line; a terminal shows the first one at once.
         self.shown_at = 0.0 if self.terminal else self.began
         self.shown_done = 0
@@ -68,17 +71,18 @@ class Progress(AbstractContextManager):
         `figures` are shown beside the count until a later update replaces them. Units with `part`
         set belong to a piece of work that an update without it ends. Units with `spared` set were
         done before, or need not be done: they count towards the share and not towards the speed."""
-        now = self.seen = time.monotonic()
+        now = self.updated_at = time.monotonic()
         self.done += n
-        self.worked += n * each
+        self.work_done += n * each
         if not spared:
-            self.piece += n * each
+            self.piece_work += n * each
         self.figures |= figures
         if not part:
-            if self.piece:
-                self.pieces.append(((now - self.last) / self.piece, self.piece))
-            self.last = now
-            self.piece = 0.0
+            if self.piece_work:
+                seconds_per_work = (now - self.piece_began) / self.piece_work
+                self.recent_pieces.append((seconds_per_work, self.piece_work))
+            self.piece_began = now
+            self.piece_work = 0.0
         if self._due(now):
             self._show(now)
 
@@ -88,16 +92,16 @@ class Progress(AbstractContextManager):
         The median of recent updates is used, so that one validation or one slow step does not
         change it. Each counts by its work, also what is done of a piece that has not ended: one
         long text may take longer than its work says by many short ones before it."""
-        pieces = list(self.pieces)
-        if self.piece:
-            pieces.append(((self.seen - self.last) / self.piece, self.piece))
+        pieces = list(self.recent_pieces)
+        if self.piece_work:
+            pieces.append(((self.updated_at - self.piece_began) / self.piece_work, self.piece_work))
         if not pieces:
             return None
-        return _weighted_median(pieces) * max(0.0, self.work - self.worked)
+        return _weighted_median(pieces) * max(0.0, self.work - self.work_done)
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
-        drawn = self.terminal and not self.parent
+        drawn = self.terminal and not self.place_at_parent
         if finished and not (drawn and self.shown_done == self.done):
             self._show(time.monotonic(), last=True)
         if drawn:
@@ -114,7 +118,7 @@ class Progress(AbstractContextManager):
         self.shown_at = now
         self.shown_done = self.done
         text = self._text(now, last)
-        if self.parent:
+        if self.place_at_parent:
             seconds_left = None if last else self.remaining()
             message = {
                 "progress": text,

@@ -40,7 +40,7 @@ def masked(text: str) -> str:
     if not key:
         return text
     letters = list(_letters(text))
-    spans = _hidden("".join(letter.letter for letter in letters), _pieces(key))
+    spans = _spans_of_pieces("".join(letter.letter for letter in letters), _pieces(key))
     parts = []
     end = 0
     for first, last in spans:
@@ -70,7 +70,7 @@ def _pieces(key: str) -> set[str]:
     return pieces - {""}
 
 
-def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
+def _spans_of_pieces(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
     """(first, last) of each stretch of letters that pieces of the key cover. They do not touch."""
     spans: list[tuple[int, int]] = []
     for size in {len(piece) for piece in pieces}:
@@ -105,6 +105,7 @@ def _letters(text: str) -> Iterator[Letter]:
     """
     for match in LETTER.finditer(text):
         code = match["json"] or match["python"] or match["url"] or match["hex"]
+        # Backslashes alone have no group, and are left out below.
         letter = match["plain"] or NAMES.get(match["name"], "\\")
         if code:
             letter = chr(int(code, 16))

@@ -40,6 +40,7 @@ def wheel_file(key: str, value: str) -> Path | None:
     when this version is not installed or lacks the file.
     """
     match = FILE_OF_WHEEL.fullmatch(value)
+    # A file of the user's own may have such a name.
     if match is None or os.path.exists(value):
         return None
     name = match["name"]

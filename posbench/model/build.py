@@ -17,7 +17,7 @@ from posbench.model.weights import check_weights, load_weights
 from posbench.position.hook_shapes import check_hooks
 from posbench.position.instantiate import class_and_arguments, make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
-from posbench.position.legality import check_trained_scale, is_own
+from posbench.position.legality import check_trained_scale, is_of_user
 from posbench.pretrained.checkpoint import Checkpoint
 from posbench.pretrained.outline import is_built_by_transformers
 from posbench.pretrained.transformers_model import load
@@ -34,7 +34,7 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
 
     `auto` is cuda if there is one. Raises ConfigError for a device that torch does not have, or has
     fewer of than processes."""
-    convert("device", name, Device)
+    convert("device", name, Device)  # raises for what is no device's name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if size > 1 and name != "cpu":
@@ -84,7 +84,7 @@ def make_encoding(config: JobConfig) -> Encoding:
     check_model_size(config.model)
     with seeded(config.seed):
         encoding = make_method(config.encoding, shape, kind=Encoding)
-    if is_own(encoding):
+    if is_of_user(encoding):
         check_hooks(encoding)
     for layer in encoding.layers():
         layer.encoding.check_tokenizer(config.data.get("tokenizer", ""))
@@ -141,7 +141,7 @@ def load_model(run: Run, config: JobConfig, vocab_size: int, device: str) -> "GP
             f"{run.path} was asked of an engine, and has no model: its rows are all there is."
         )
     if is_built_by_transformers(config):
-        return read_theirs(files_of(run, config), config, device)
+        return load_reader(files_of(run, config), config, device)
     sha256 = run.read_summary()["sha256"]
     # Earlier versions copied the weights of a checkpoint.
     if not config.trains and not run.weights.exists():
@@ -159,13 +159,14 @@ def files_of(run: Run, config: JobConfig) -> Checkpoint:
     Raises RunError for changed ones.
     """
     sha256 = run.read_summary()["sha256"]
+    # Only a fine-tuning writes weights of its own.
     if not config.train.parent:
         return find_unchanged(config.model.path, sha256)
     check_weights(run.weights, sha256)
     return Checkpoint(str(run.path), run.path)
 
 
-def read_theirs(checkpoint: Checkpoint, config: JobConfig, device: str) -> "Reader":
+def load_reader(checkpoint: Checkpoint, config: JobConfig, device: str) -> "Reader":
     """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as
     `load_model`.
     """

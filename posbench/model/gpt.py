@@ -44,7 +44,12 @@ def make_shape(config: ModelConfig, train_len: int) -> Shape:
             " change one of them."
         )
     return Shape(
-        config.d_model, config.n_layer, config.n_head, config.kv_heads, train_len, config.head_dim
+        d_model=config.d_model,
+        n_layer=config.n_layer,
+        n_head=config.n_head,
+        n_kv_head=config.kv_heads,
+        train_len=train_len,
+        head_width=config.head_dim,
     )
 
 
@@ -79,7 +84,7 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         """Output [B, T, C], or of the `last` positions alone. Without gradients x is overwritten.
 
-        The plan is told the share of the layer that is done."""
+        The plan reports the share of the layer that is done."""
         encoding = plan.encoding
         # Gates, positions by content and recurrent states are computed in float32.
         if Bias.GATES in encoding.biases or plan.reads_content or encoding.mixes:
@@ -95,7 +100,7 @@ class Block(nn.Module):
         del normed_BTC  # frees its memory for the MLP
         x_BTC = added(x_BTC[:, -attended.shape[1] :], attended)
         x_BTC = added(x_BTC, self.mlp(normed(self.post_attention_layernorm, x_BTC)))
-        plan.tell(1.0)
+        plan.report_progress(1.0)
         return x_BTC
 
 

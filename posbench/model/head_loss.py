@@ -44,6 +44,9 @@ class _HeadLoss(torch.autograd.Function):
     def forward(
         ctx: object, x_NC: Tensor, weight_VC: Tensor, target_N: Tensor, dtype: torch.dtype
     ) -> Tensor:
+        """Mean loss of the rows with a target. The gradients are computed along with it, so that no
+        scores need to be kept for the backward pass.
+        """
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         exact = torch.promote_types(dtype, torch.float32)
         has_target_N = target_N != IGNORED

@@ -70,17 +70,17 @@ def check_beginning(config: JobConfig, parent: JobConfig) -> None:
         return same_prefix(parent_plan, child_plan)
 
     with torch.no_grad():
-        same = _load_same(parent_encoding, child_encoding) and begins_alike(None, None)
+        same = _copies_weights(parent_encoding, child_encoding) and begins_alike(None, None)
         if not same:
-            raise _changed("encoding", parent_encoding, config, parent)
+            raise _error_of_changed_reading("encoding", parent_encoding, config, parent)
         if parent_scale is None:
             return
-        same = _load_same(parent_scale, child_scale) and begins_alike(parent_scale, child_scale)
-        if not same:
-            raise _changed("train.scale_attention", parent_scale, config, parent)
+        same = _copies_weights(parent_scale, child_scale)
+        if not same or not begins_alike(parent_scale, child_scale):
+            raise _error_of_changed_reading("train.scale_attention", parent_scale, config, parent)
 
 
-def _load_same(parent: nn.Module, child: nn.Module) -> bool:
+def _copies_weights(parent: nn.Module, child: nn.Module) -> bool:
     """Load a parent's method into a child's, where all shapes are the same; else False."""
     if _shapes(parent) != _shapes(child):
         return False
@@ -88,7 +88,9 @@ def _load_same(parent: nn.Module, child: nn.Module) -> bool:
     return True
 
 
-def _changed(key: str, method: nn.Module, config: JobConfig, parent: JobConfig) -> ConfigError:
+def _error_of_changed_reading(
+    key: str, method: nn.Module, config: JobConfig, parent: JobConfig
+) -> ConfigError:
     """Refusal of a method that the child's training length changes."""
     return ConfigError(
         f"finetune.length={config.train.train_len} would change what {key}={name_of(method)} does"

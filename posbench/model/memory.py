@@ -116,7 +116,7 @@ class Peak:
 
 def forget() -> int:
     """Free what a finished job left in this process (cycles, compiled functions, kept memory), and
-    return the bytes that it still holds.
+    return the bytes that it still holds; 0 where the system does not say.
     """
     if "torch._dynamo" in sys.modules:
         # Else the compiled forms of all jobs count against the limit of one function.

@@ -38,6 +38,7 @@ class Float32Products(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
+        """Result of an operation. Only products of bf16 on a CPU are another than torch's."""
         kwargs = kwargs or {}
         if (
             func in MATRIX_PRODUCTS
@@ -133,7 +134,7 @@ def dtype_of_values(v_BGTD: Tensor, gated: bool = False) -> torch.dtype:
     fast = (
         v_BGTD.dtype == torch.bfloat16
         and v_BGTD.device.type == "cpu"
-        and not gated
+        and not gated  # their gradient is a sum over all later tokens
         and has_bf16_products()
     )
     return torch.bfloat16 if fast else torch.float32

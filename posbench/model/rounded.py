@@ -52,6 +52,7 @@ def _linears(model: GPT) -> list[nn.Linear]:
 @torch.inference_mode(False)
 @torch.no_grad()
 def _make(model: GPT) -> GPT:
+    """Copy of a model with linear layers in bf16; all else is shared with the model."""
     # deepcopy takes these as copied already, so both models hold them
     shared = [model.encoding, model.scale, *model.parameters(), *model.buffers()]
     copied = copy.deepcopy(model, memo={id(part): part for part in shared})

@@ -38,6 +38,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
     tensors = {}
     aliases = {}  # {name of a tied tensor: name that it is written under}
     for name, tensor in sorted(model.state_dict().items()):
+        # Empty tensors all have the same memory, without being tied.
         first_name = names.setdefault(_storage(tensor), name) if tensor.numel() else name
         if first_name == name:
             tensors[name] = tensor
@@ -61,23 +62,24 @@ def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
         load_model(model, str(path))
     except (RuntimeError, SafetensorError) as error:
         raise RunError(
-            f"{path} belongs to another model ({first_difference(error)}): {_anew(path)}."
+            f"{path} belongs to another model ({first_difference(error)}):"
+            f" {_advice_to_retrain(path)}."
         ) from error
 
 
 def check_weights(path: Path, sha256: str) -> None:
     """Raise RunError when a run's weights are missing, or are not those that were written."""
     if not Path(path).is_file():
-        raise RunError(f"{path} is missing: {_anew(path)}.")
+        raise RunError(f"{path} is missing: {_advice_to_retrain(path)}.")
     actual = sha256_file(path)
     if actual != sha256:
         raise RunError(
             f"{path} is damaged (SHA-256 {actual[:12]}..., {sha256[:12]}... when it was written):"
-            f" {_anew(path)}."
+            f" {_advice_to_retrain(path)}."
         )
 
 
-def _anew(path: Path) -> str:
+def _advice_to_retrain(path: Path) -> str:
     """Way out for weights that are lost."""
     return f"delete {Path(path).parent} and run the same command again to retrain"
 

@@ -156,8 +156,8 @@ class BandPlan:
 class LayerPlan:
     """Geometry of one layer, and the scales of its content scores.
 
-    `tell` is called from time to time with the share of the layer's work that is done, because a
-    long text takes minutes."""
+    `report_progress` is called from time to time with the share of the layer's work that is done,
+    because a long text takes minutes."""
 
     encoding: Encoding
     bands: tuple[BandPlan, ...]
@@ -172,7 +172,7 @@ class LayerPlan:
     # Scores become cap tanh(score / cap), biases and factors included (Gemma 2). Only kernels by
     # blocks can.
     softcap: float | None = None
-    tell: Callable[[float], None] = lambda share: None
+    report_progress: Callable[[float], None] = lambda share: None
     tokens_BT: Tensor | None = None  # for an encoding that reads them
     content_bias: PairBias | None = None
     content_factor: Tensor | None = None  # [B, H, T], of the scales that read the text

@@ -71,7 +71,7 @@ def verdict_of(
         source = source_of_test(encoding, other)
         if source is not None:
             sources.append(source)
-        elif is_own(encoding) or is_own(other):
+        elif is_of_user(encoding) or is_of_user(other):
             own = True
         else:
             untested.append(f"{name_of(encoding)}+{name_of(other)}")
@@ -248,11 +248,11 @@ def file_of(method: object) -> str:
     return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
 
 
-def is_own(method: object) -> bool:
+def is_of_user(method: object) -> bool:
     """True for a method, or one with a part, whose class (or itself, a class) is not posbench's."""
     if isinstance(method, type):
         return not method.__module__.startswith(POSBENCH_PREFIX)
-    if is_own(type(method)):
+    if is_of_user(type(method)):
         return True
     nodes = nodes_within(getattr(method, "node", None))
     return any(not str(node["_target_"]).startswith(POSBENCH_PREFIX) for _, node in nodes)
@@ -362,7 +362,7 @@ def _is_legal(encoding: Encoding, extension: type[Extension]) -> bool:
         return False
     if extension.needs & ~encoding.traits:
         return False
-    return is_own(encoding) or source_of_test(encoding, extension) is not None
+    return is_of_user(encoding) or source_of_test(encoding, extension) is not None
 
 
 def _check_positions_exist(encoding: Encoding, extension: Extension, length: int) -> None:

@@ -33,18 +33,19 @@ class Plan:
             layers.append(replace(layer, tokens_BT=tokens_BT))
         return replace(self, layers=tuple(layers))
 
-    def with_progress(self, tell: Callable[[float], None]) -> "Plan":
-        """Copy of the plan that calls `tell` with the share of all layers that is done."""
+    def with_progress(self, report: Callable[[float], None]) -> "Plan":
+        """Copy of the plan that calls `report` with the share of all layers that is done."""
         count = len(self.layers)
         layers = []
         for done, layer in enumerate(self.layers):
-            layers.append(replace(layer, tell=functools.partial(_tell_share, tell, done, count)))
+            report_progress = functools.partial(_report_share, report, done, count)
+            layers.append(replace(layer, report_progress=report_progress))
         return replace(self, layers=tuple(layers))
 
 
-def _tell_share(tell: Callable[[float], None], done: int, count: int, share: float) -> None:
-    """Tell the share of all layers, when `done` of them and a share of the next are done."""
-    tell((done + share) / count)
+def _report_share(report: Callable[[float], None], done: int, count: int, share: float) -> None:
+    """Report the share of all layers, when `done` of them and a share of the next are done."""
+    report((done + share) / count)
 
 
 class PlanRequest(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
+from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, first_repeated
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
@@ -124,7 +124,7 @@ def _header_names(table: csv.DictReader, path: Path) -> dict[str, str]:
     """{name in lower case: name in the header}. Raises ConfigError for two of one name."""
     header = table.fieldnames or ()
     names = [str(name).strip().lower() for name in header]
-    twice = repeated(name for name in names if name in READ_COLUMNS)
+    twice = first_repeated(name for name in names if name in READ_COLUMNS)
     if twice:
         raise ConfigError(
             f"{path} has two columns named {twice}: remove one, or give it another name."

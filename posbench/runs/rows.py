@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common import defuse
-from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
+from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, first_repeated
 from posbench.common.errors import RunError
 from posbench.common.files import finite, read_bytes, read_json, sha256_json, write_atomic
 from posbench.config.identity import without_new_defaults
@@ -256,7 +256,7 @@ def read_csv(path: Path | str) -> list[dict]:
             raise RunError(
                 f"{path} has no column schema, which rows have: give a report's rows.csv."
             )
-        repeated_name = repeated(lines.fieldnames)
+        repeated_name = first_repeated(lines.fieldnames)
         if repeated_name:
             raise RunError(
                 f"{path} has two columns named {defuse.printable(repeated_name)}: remove one, or"

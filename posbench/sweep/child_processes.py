@@ -28,7 +28,7 @@ from posbench.common.machine import (
     cores,
 )
 from posbench.common.outcome import BUSY, Outcome
-from posbench.common.progress import SHOWN
+from posbench.common.progress import PLACE_AT_PARENT
 from posbench.common.signals import Signals, kill_group, name_parent
 from posbench.runs import provenance
 from posbench.sweep.cost import model_size, vocabulary
@@ -163,7 +163,7 @@ class Children(Signals):
         """A new worker, which begins with the job of a spec file."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, self.threads // processes)))
-        environment[SHOWN] = "terminal" if self.live.terminal else "lines"
+        environment[PLACE_AT_PARENT] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
         words = [str(processes), str(spec)] if processes > 1 else [str(spec)]
         command = [sys.executable, "-P", "-m", "posbench.sweep.job_process", *words]

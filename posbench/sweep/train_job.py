@@ -10,7 +10,7 @@ from posbench.config.schema import JobConfig
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
-from posbench.model.build import files_of, load_model, make_model, pick_device, read_theirs
+from posbench.model.build import files_of, load_model, load_reader, make_model, pick_device
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
 from posbench.position.plan import training_plan_maker
@@ -216,7 +216,7 @@ def _first_model(job: Job, vocab_size: int, device: str) -> "GPT | Reader":
     run = _parent_run(job)
     parent_config = job.parent.config if job.parent else trained_config(run)
     if is_built_by_transformers(job.config):
-        reader = read_theirs(files_of(run, parent_config), job.config, device)
+        reader = load_reader(files_of(run, parent_config), job.config, device)
         return reader.requires_grad_(True)  # it was read as for an evaluation
     model = make_model(job.config, vocab_size)
     inherit(model, load_model(run, parent_config, vocab_size, "cpu"), job.config.train.frozen)

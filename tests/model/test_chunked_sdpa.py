@@ -199,7 +199,7 @@ def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
 @torch.no_grad()
 def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
     told = []
-    layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), tell=told.append)
+    layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), report_progress=told.append)
     (q, k, v), _ = attention_inputs(layer.encoding, 1500)
     wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v)
     assert len(told) > 5 and told == sorted(told) and 0 < told[0] < told[-1] < 1

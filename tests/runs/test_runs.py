@@ -11,7 +11,7 @@ import pytest
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import write_json
-from posbench.common.locks import Busy, holder
+from posbench.common.locks import Busy, describe_holder
 from posbench.config import identity
 from posbench.config.identity import eval_id, method_args, method_label, method_name, run_id
 from posbench.runs.directory import Run
@@ -180,7 +180,7 @@ def test_who_holds_a_lock_is_said_and_what_to_do_about_a_dead_machine(tmp_path):
         "": ("", ""),
     }.items():
         lock.write_text(content)
-        assert holder(lock) == told
+        assert describe_holder(lock) == told
 
 
 HOLD = """
@@ -224,7 +224,9 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
         == f"another process{who} is working on {tmp_path / 'run'}; waiting\n"
     )
     with Run(tmp_path / "run").lock():
-        assert holder(run.lock_file)[0] == f" (pid {os.getpid()} on {socket.gethostname()})"
+        assert (
+            describe_holder(run.lock_file)[0] == f" (pid {os.getpid()} on {socket.gethostname()})"
+        )
 
 
 def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from ledger_lines import read_ledger
 
 from posbench.common.files import append_lines
 from posbench.common.outcome import BUSY, Outcome
-from posbench.common.progress import SHOWN, Progress
+from posbench.common.progress import PLACE_AT_PARENT, Progress
 from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
@@ -269,7 +269,7 @@ def test_one_job_says_nothing_of_a_sweep(clock, capsys):
 def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
     clock, capsys, monkeypatch, place
 ):
-    monkeypatch.setenv(SHOWN, place)
+    monkeypatch.setenv(PLACE_AT_PARENT, place)
     with Progress(20, "train", "steps") as bar:
         for _ in range(20):
             clock.now += 3

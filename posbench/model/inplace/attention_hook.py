@@ -319,8 +319,9 @@ class AttentionHook:
         layer = _with_softcap_and_sink(layer, softcap_and_sink)
         if not is_read_at_once:
             return attend_tail(layer, q_BHSD, k_BGKD, v_BGKD)
-        if self.observe_layer is not None:
+        if self.observe_layer is not None:  # set by who wants to see q and k
             self.observe_layer(self.layer_indices[module], layer, q_BHSD, k_BGKD)
+        # What posbench puts in place reads no input of the layer.
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD)
 
 

@@ -40,7 +40,7 @@ def extend(
     hook = hook_of(model)
     if hook is None:
         hook = attach(model, train_len)
-        hook.encoding.in_place = True  # texts have a cache, which some methods cannot serve
+        hook.encoding.in_place = True  # its texts have a cache, which some methods cannot serve
         try:
             _put_methods_in_place(model, hook, extension, scale_attention, target_len)
         except Exception:
@@ -48,7 +48,9 @@ def extend(
             raise
     elif train_len is None or train_len == hook.train_len:
         _put_methods_in_place(model, hook, extension, scale_attention, target_len)
-    else:  # another training length is measured anew
+    else:
+        # Another training length is measured anew, in the model without its hook. On an error the
+        # hook comes back.
         with _as_it_came(model, hook):
             extend(model, extension, scale_attention, target_len, train_len)
         hook.caches.refuse_further_tokens()
@@ -149,6 +151,7 @@ def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extens
 
 def _advice_for_no_effect(encoding: Encoding, target_len: int | None) -> str:
     """Advice for a method that changes nothing."""
+    # A learned table is extended only for a target_len.
     if encoding.rows() is not None and target_len is None:
         return "leave it out, or give target_len"
     if not encoding.traits:  # no positions that an extension could change

@@ -149,7 +149,7 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
         hook.train_len = min(hook.train_len, len(rows_NC))
         shape = replace(shape, train_len=hook.train_len)
     hook.encoding = AsTrained(shape, measured=list(layers.values()), rows_NC=rows_NC)
-    hook.encoding.subject = type(model).__name__
+    hook.encoding.subject = type(model).__name__  # what errors call it
     hook.layer_indices.update({module: layer.index for module, layer in layers.items()})
     hook.rotary_modules = rotary_modules if has_rotary_layers else []
     hook.table_name = table_name
@@ -336,7 +336,9 @@ def _attend_differently(layer: Layer, other: Layer) -> bool:
 def _check_no_positions(
     model: nn.Module, moved_pass: PassCalls, unturned_pass: PassCalls, tolerance: float
 ) -> None:
-    """Raise ConfigError if the first layer's queries depend on positions before they are turned."""
+    """Raise ConfigError if the first layer's queries depend on positions before they are turned.
+
+    `moved_pass` has the same text, at later positions, as `unturned_pass`."""
     moved_q_BHTD = moved_pass.attention_inputs[0].q_BHTD
     expected_q_BHTD = unturned_pass.attention_inputs[0].q_BHTD
     if _relative_difference(moved_q_BHTD, expected_q_BHTD) >= tolerance:
@@ -480,7 +482,7 @@ def _unexplained_share(
     turning: Turning, shape: Shape, turned_and_unturned: tuple[tuple[Tensor, Tensor], ...]
 ) -> float:
     """Share that a way to turn leaves unexplained in (turned, unturned) q and k."""
-    spectrum = _spectrum(turning.angles.angle_TF[1])
+    spectrum = _spectrum(turning.angles.angle_TF[1])  # the angles of position 1: the frequencies
     encoding = turning.encoding(shape, lambda length: spectrum)
     position_T = torch.arange(len(turning.angles.angle_TF), dtype=torch.float64)
     table = encoding.table(position_T, spectrum).to(turned_and_unturned[0][0].device)
@@ -504,14 +506,14 @@ def _spectrum(freq_F: Tensor) -> Spectrum:
     if pairs > 1 and freq_F[1] > 0:
         ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
     base = float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
-    return Spectrum(freq_F, max(base, LEAST_BASE), 2 * pairs)
+    return Spectrum(freq_F, max(base, LEAST_BASE), rotary_dim=2 * pairs)
 
 
 def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
     """(frequencies of each length as the module computes them, True if they go on changing beyond
     the training length).
     """
-    measured = _spectrum(angles.angle_TF[1])
+    measured = _spectrum(angles.angle_TF[1])  # the angles of position 1: the frequencies
     if angles.buffer_name is None:
         return lambda length: measured, False
     config = getattr(angles.module, "config", None)
@@ -524,6 +526,7 @@ def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], 
         _compute_angles(angles, length, longest_as_it_came)
         buffer = getattr(angles.module, angles.buffer_name)
         freq_F = buffer.detach().double().cpu().flatten().clone()
+        # The module goes back to the frequencies that it had.
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         for spectrum in (measured, *spectrum_of_length.values()):
             if torch.equal(spectrum.freq_F, freq_F):

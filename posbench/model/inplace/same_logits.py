@@ -66,7 +66,7 @@ def check_same_logits(model: nn.Module, text: TextLogits) -> None:
     if model.dtype in LARGEST_DIFFERENCE:
         difference = float(difference_RV.max())
         allowed = LARGEST_DIFFERENCE[model.dtype]
-    else:
+    else:  # 16 bits, in which single logits differ by more
         difference = float(difference_RV.mean())
         allowed = LARGEST_MEAN_DIFFERENCE
     if not difference <= allowed:  # also true of NaN

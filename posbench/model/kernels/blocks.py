@@ -81,7 +81,7 @@ def attend_by_blocks(
             outputs.append(checkpoint(block, start, stop, use_reentrant=False))
         else:
             outputs.append(block(start, stop))
-        layer.tell(len(outputs) / (len(starts) + 1))  # below 1: the MLP follows
+        layer.report_progress(len(outputs) / (len(starts) + 1))  # below 1: the MLP follows
     return torch.cat(outputs[::-1], dim=2)
 
 
@@ -125,7 +125,7 @@ class PreparedBand:
         if not weighs_rows:  # an encoding that does scales q itself
             self.q_BHTD = layer.scaled(self.q_BHTD, q_BHTD.shape[-1])
         self.sink_H = layer.sink(q_BHTD)
-        # Of one band alone a constant on all scores of a query changes nothing.
+        # With one band and no sink a constant on all scores of a query changes nothing.
         row_constant = len(layer.bands) > 1 or layer.has_sink
         self.columns = encoding.columns(self.q_pos_T, self.k_pos_T, row_constant=row_constant)
         # Whole rows and scales by distance need the bias apart from the product of q and k.

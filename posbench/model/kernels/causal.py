@@ -53,6 +53,7 @@ class _Causal(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, dy_NTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v. Weights that were too large to keep are computed again."""
         q_NTW, k_NTW, v_NTD, *weights = ctx.saved_tensors
         dtype = v_NTD.dtype
         q = q_NTW.to(dtype)

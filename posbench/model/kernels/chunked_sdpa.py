@@ -104,7 +104,9 @@ def chunked_sdpa(
 ) -> Tensor:
     """Attention of a plan that `can_chunk` accepts, for queries `first_query` and later: [B, H, T,
     D] in v's format. q and k are float32.
-    """
+
+    Letters: P query heads of a key head, W width with the kernel's further columns, N pieces of a
+    series, S and K their queries and keys."""
     batch, heads, length = q_BHTD.shape[:3]
     groups, _, width = v_BGTD.shape[1:]
     # The order in memory in which the heads of a token lie side by side: the output projection
@@ -131,11 +133,12 @@ def chunked_sdpa(
             k_NBGKW = series.key_slices(k_BGTW)
             v_NBGKW = series.key_slices(v_BGTW)
             for place, y, lse in _results_of_calls(series, q_NBGPSW, k_NBGKW, v_NBGKW):
+                # Columns behind v's own width are padding.
                 _merge_softmax(
                     y_NBGPSD[place], lse_NBGPS1[place], y[..., :width], lse.unsqueeze(-1)
                 )
             done_pairs += series.n_pairs
-            layer.tell(done_pairs / (total_pairs + 1))  # below 1: the MLP follows
+            layer.report_progress(done_pairs / (total_pairs + 1))  # below 1: the MLP follows
     return y_BTGPD[:, first_query:].flatten(2, 3).transpose(1, 2).to(v_BGTD.dtype)
 
 

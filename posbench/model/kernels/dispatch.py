@@ -202,7 +202,7 @@ def attend_fused(
         y_BHTW = _output_of_heads(kernel, q_BHTW, k_BGTW, v_BGTW, head, stop)
         y_BTHD[:, :, head:stop] = y_BHTW[:, :, *without_sink_and_padding].transpose(1, 2)
         del y_BHTW  # so that the next call reuses its memory
-        layer.tell(stop / (heads + 1))  # below 1: the MLP follows
+        layer.report_progress(stop / (heads + 1))  # below 1: the MLP follows
     return y_BTHD.transpose(1, 2)
 
 
@@ -213,6 +213,7 @@ def _prefers_causal_attention(v_BGTD: Tensor, gated: bool) -> bool:
     if v_BGTD.device.type != "cpu":
         return False
     length = v_BGTD.shape[2]
+    # The digits of torch's kernel depend on the number of threads below a group of rows.
     if torch.is_grad_enabled() or length < ROW_GROUP:
         return True
     if length > LONGEST_IN_BF16:

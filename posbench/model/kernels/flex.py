@@ -60,6 +60,7 @@ def attend_by_flex(
     outputs = []
     logsumexps = []  # log-sum-exp of each query's scores, of each band and the sink: [B, H, T]
     for band in layer.bands:
+        # None for a band of which no query sees a key
         sees_T = band.made_once(
             ("sees", q_BHTD.device),
             lambda band=band: (

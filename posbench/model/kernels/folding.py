@@ -63,6 +63,7 @@ def fused_kernel_inputs(
     q_BHTD = q_BHTD.to(dtype)
     k_BGTD = k_BGTD.to(dtype)
     v_BGTD = v_BGTD.to(v_dtype or dtype)
+    # With one band and no sink a constant on all scores of a query changes nothing.
     row_constant = len(layer.bands) > 1 or layer.has_sink
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:

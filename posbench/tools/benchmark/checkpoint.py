@@ -21,7 +21,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.names import shipped_yamls
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model import precision as bf16
-from posbench.model.build import make_model, read_theirs
+from posbench.model.build import load_reader, make_model
 from posbench.model.gpt import GPT
 from posbench.model.inplace import extend as inplace
 from posbench.model.inplace.reader import Reader
@@ -62,7 +62,7 @@ def load_model_path(path: str) -> GPT | Reader:
     config = JobConfig.of({key: raw[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = config.model.checkpoint
     if is_built_by_transformers(config):  # an architecture that posbench has no model of
-        return read_theirs(find_checkpoint(path, download=False), config, "cpu")
+        return load_reader(find_checkpoint(path, download=False), config, "cpu")
     with torch.device("meta"):
         model = make_model(config, checkpoint["vocab_size"])
     load_checkpoint(path, checkpoint["sha256"], model, config.model.tied)

@@ -37,6 +37,9 @@ class Falcon(Family):
             )
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped | None:
+        """Encoding with the slopes of a Falcon with ALiBi; None for one that turns q and k, which
+        is measured as any other model is.
+        """
         if not self.has_alibi:
             return None
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
@@ -87,6 +90,7 @@ class Falcon(Family):
 
     @contextmanager
     def through_registry(self, function_name: str) -> Iterator[None]:
+        """Context as of any family, in which the decoder adds no ALiBi biases."""
         use_alibi_before = self.decoder.use_alibi
         # The decoder would otherwise write the biases into the mask; the hook adds them.
         self.decoder.use_alibi = False
