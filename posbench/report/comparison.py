@@ -350,7 +350,7 @@ def _accuracy_difference(seed: Seed, other: Seed) -> SeedValue | None:
         both = sums_of_both(seed.evaluation, seed.row, other.evaluation, other.row, "correct")
     except RunError:  # they were asked different questions
         return None
-    terms = None
+    terms = None  # a CSV has means alone
     if both:
         sums, other_sums = both
         terms = [(1.0, sums.minus(other_sums))]

@@ -59,7 +59,7 @@ def ranking_table(comparison: Comparison, scale: Scale, title: str | None = None
                 row.line.gate or "unknown",
             ]
         )
-    return Table(title or ranking_title(comparison), columns, rows, names=1)
+    return Table(title or ranking_title(comparison), columns, rows, name_columns=1)
 
 
 def seed_count_text(row: Compared, comparison: Comparison) -> str:
@@ -117,7 +117,7 @@ def table_by_column(comparisons: Sequence[Comparison], column: str, scale: Scale
         title.append(section.protocol)
         if one_multiple:
             title.append(f"at {columns[0].multiple:g}x")
-    return Table("; ".join(title), ["line", *headings], rows, names=1)
+    return Table("; ".join(title), ["line", *headings], rows, name_columns=1)
 
 
 def _column_value(comparison: Comparison, column: str) -> int | str:
@@ -145,7 +145,7 @@ def table_of_all_pairs(comparisons: Sequence[Comparison], scale: Scale) -> Table
         f"{scale.words} of each line {'over' if scale.is_ratio else 'minus'} that of each column,"
         f" each line's own value in brackets; {ranking_title(first)}"
     )
-    return Table(title, ["line", *names], rows, names=1)
+    return Table(title, ["line", *names], rows, name_columns=1)
 
 
 def _cell(row: Compared | None, scale: Scale) -> TableCell | str:

@@ -328,6 +328,7 @@ def joined_bins(evaluation: Evaluation, length: int, start: int, end: int) -> di
     if nll is not None and n_bytes:
         bpb = nll * n_targets / math.log(2) / n_bytes
     return {
+        # For the position, at which the joined bins end, and for columns of the whole evaluation.
         **max(rows, key=lambda row: row["position"]),
         "n_targets": n_targets,
         "n_bytes": n_bytes,

@@ -177,6 +177,7 @@ class SumTable:
         """Number of the entry that is added for a row, -1 without sums or room."""
         losses = evaluation.sampled_sums(row, "nll")
         correct = evaluation.sampled_sums(row, "correct")
+        # The page computes losses from sums, which a row that is no mean of them would contradict.
         if losses is None or correct is None or not is_mean(losses, row):
             return -1
         size = BYTES_OF_DOCUMENT * len(losses.counts)
@@ -350,7 +351,7 @@ def _line_columns(name: str, key: LineKey, points: Sequence[SectionKey], report:
 
     The command measures it again."""
     point = points[0]
-    facts = point.behind
+    facts = point.label_facts
     looks = _look_numbers(point)
     evaluations = list(
         {
@@ -404,7 +405,7 @@ def _look_numbers(point: SectionKey) -> LookNumbers:
     """Colours and dash of a point, by their numbers on the page; those of FOREIGN_COLOURS come
     last.
     """
-    facts = point.behind
+    facts = point.label_facts
     extension, dash = extension_look(facts.extension)
     if getattr(point, "foreign", False):
         pen = foreign_pens([point.method])[point.method]
@@ -425,10 +426,12 @@ class Origins(NamedTuple):
 
 
 def _origins_of(evaluations: Sequence[Evaluation], report: Report) -> Origins:
+    """Folders, commits and machines of evaluations, each once, in their order."""
     folders: dict[str, None] = {}
     commits: dict[str, None] = {}
     machines: dict[str, None] = {}
     for evaluation in evaluations:
+        # A CSV is named itself; of runs their common folder, since there may be hundreds.
         path = evaluation.origin if evaluation.rows_alone else evaluation.origin.parent
         folders[short_path(shown_folder(path))] = None
         provenance = report.origins[evaluation.origin].provenance

@@ -173,7 +173,7 @@ def _units_words(point: CurvePoint | ContextPoint) -> str:
     """Number of units, and in brackets those that a setting chooses by name, such as "12 documents
     (`longest`)".
     """
-    documents = getattr(point.behind.setting, "documents", None)
+    documents = getattr(point.label_facts.setting, "documents", None)
     chosen = f" (`{documents}`)" if documents else ""
     return plural(point.n_units, point.sem_unit) + chosen
 
@@ -231,7 +231,7 @@ def unlearned_lines(section: Sequence[Score]) -> list[str]:
     there.
     """
     bound = f"accuracy at the longest length inside the window below {LEAST_LEARNED_SHARE}"
-    if any(score.behind.tuned_from for score in section):
+    if any(score.label_facts.tuned_from for score in section):
         bound += ", the parent's too"
     never = f"{NEVER_LEARNED} ({bound}), so that nothing beyond counts against a method"
     left_out = f"left out of the means ({bound})"
@@ -241,10 +241,14 @@ def unlearned_lines(section: Sequence[Score]) -> list[str]:
     for score in section:
         if score.depth is not None:
             continue
-        name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
+        name = (
+            f"{score.encoding} {score.extension}"
+            if score.label_facts.trained_in
+            else score.encoding
+        )
         n_failed = score.n_trained - score.n_seeds
         if score.inside is None:
-            reason = PARENT_UNASKED if score.behind.tuned_from else UNASKED
+            reason = PARENT_UNASKED if score.label_facts.tuned_from else UNASKED
         elif not score.learned:
             reason = never
             name += f" ({score.inside:.3f})"

@@ -148,7 +148,7 @@ def record_frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pand
     table = []
     for record in records:
         values = [getattr(record, name) for name in dtypes]
-        values += [getattr(record.behind, name) for name in FACT_COLUMNS]
+        values += [getattr(record.label_facts, name) for name in FACT_COLUMNS]
         values += [(record.by_seed or {}).get(name) for name in seed_columns(kind).values()]
         table.append(values)
     columns = [*dtypes, *dtypes_behind, *seed_columns(kind)]

@@ -129,7 +129,7 @@ def section_headings(sections: Sequence[Sequence[SectionKey]]) -> list[str]:
     for section in sections:
         first = section[0]
         start = f"{first.protocol}, trained at {first.train_len}, {first.data}"
-        setting = first.behind.setting
+        setting = first.label_facts.setting
         details = [first.tokenizer, *getattr(setting, "parts", [setting or "no setting"])]
         alike[start].append(details)
         starts_and_details.append((start, details))
@@ -154,14 +154,14 @@ class Sources:
         links: dict[tuple, dict[Markup, None]] = defaultdict(dict)  # {names of a row: links}
         for evaluation in evaluations:
             encoding, *others = self.report.label(evaluation.first)
-            names = (encoding + source_suffix(evaluation.source), *others)[: table.names]
+            names = (encoding + source_suffix(evaluation.source), *others)[: table.name_columns]
             links[names][link(evaluation.first["seed"], self.anchors[evaluation.origin])] = None
         rows = []
         for row in table.rows:
-            names = tuple(cell.text for cell in row[: table.names])
+            names = tuple(cell.text for cell in row[: table.name_columns])
             cells = [replace(cell, interval=_with_plus_minus_sign(cell.interval)) for cell in row]
             rows.append([*cells, Markup(" ").join(links[names])])
-        numeric = range(table.names, len(table.columns))
+        numeric = range(table.name_columns, len(table.columns))
         return Grid([*table.columns, "seeds"], rows, numeric, table.title)
 
     def evaluations(self, evaluations: Iterable[Evaluation]) -> Grid:

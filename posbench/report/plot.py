@@ -370,6 +370,7 @@ def _matching_rows(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pa
     """True for the rows of a line; `rest` stands for the parts that its name leaves out."""
     words = [word.strip() for word in re.split(r"\||\s\+\s", line)]
     words = ["none" if word == "no extension" else word for word in words]
+    # A name of more parts than a method has fits no row.
     mask = table.encoding.notna() & (len(words) <= len(METHOD_COLUMNS))
     for name, word in zip(METHOD_COLUMNS, words + [rest] * len(METHOD_COLUMNS), strict=False):
         mask &= (table[name] == word) | (word == "*")
@@ -521,6 +522,7 @@ def _panels(
             columns = METHOD_COLUMNS
         for group in [Group("", part)] if columns else panel_groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
+            # None is the marker of the line's pen, "" none: many would cover the line.
             few = len({marks[id(point)].x for point in group.points}) <= MOST_MARKED_PLACES
             marked = functools.partial(mark, shape=None if few else "")
             lines = lines_of_methods(group.points, points, marked, names)

@@ -72,7 +72,7 @@ class SectionKey:
         return self.encoding, self.extension, self.scale_attention, self.source
 
     @property
-    def behind(self) -> Facts:
+    def label_facts(self) -> Facts:
         """Values behind the labels; of a record that was read from a CSV the labels themselves."""
         return self.facts or Facts(self.encoding, self.extension, line=self.encoding)
 

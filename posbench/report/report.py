@@ -180,8 +180,9 @@ class Report:
         """
         from rich.console import Console
 
+        # 10,000 characters: so wide that the console itself never cuts a table.
         console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
-        line_width = width or 200
+        line_width = width or 200  # characters of a line of text where any width is allowed
         with console.capture() as captured:
             for part in self.parts:
                 shown = [table.rich() for table in part.tables]

@@ -25,6 +25,7 @@ def step_points(
     folders: Iterable[Path] = (),
 ) -> list[StepPoint]:
     """Points of the trainings of evaluations, and those in folders of reports, each once."""
+    # reversed: a training is labelled by the first of its evaluations.
     rows = {evaluation.origin: evaluation.first for evaluation in reversed(list(evaluations))}
     lines: dict[StepPoint, Losses] = {}  # by a point without step, seeds and loss
     for path, losses in _longest_logs(origins).items():

@@ -41,18 +41,18 @@ EMPTY_CELL = TableCell("-")
 
 @dataclass(frozen=True)
 class Table:
-    """Heading, column names and rows of cells or text. The first `names` columns name the method,
-    the others hold numbers.
+    """Heading, column names and rows of cells or text. The first `name_columns` columns name the
+    method, the others hold numbers.
     """
 
     title: str
     columns: list[str]
     rows: list[list[TableCell | str]]
-    names: int = len(METHOD_COLUMNS)
+    name_columns: int = len(METHOD_COLUMNS)
 
     def markdown(self) -> str:
         """Text in Markdown, the title in bold above it."""
-        rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
+        rule = [":---"] * self.name_columns + ["---:"] * (len(self.columns) - self.name_columns)
         lines = map(markdown_row, (self.columns, rule, *self.rows))
         return "\n".join([f"**{self.title}**", "", *lines])
 
@@ -68,7 +68,7 @@ class Table:
         rows = [self._latex_row(row) for row in self.rows]
         head = " & ".join(map(latex_escaped, self.columns)) + " \\\\\n\\hline"
         caption = f"\\caption{{{latex_escaped(self.title)}}}"
-        columns = "l" * self.names + "r" * (len(self.columns) - self.names)
+        columns = "l" * self.name_columns + "r" * (len(self.columns) - self.name_columns)
         if self.long:
             top = [
                 f"{{\\small\n\\begin{{longtable}}{{{columns}}}",
@@ -90,7 +90,7 @@ class Table:
     def _latex_row(self, row: list[TableCell | str]) -> str:
         """Row with real minus signs before negative numbers."""
         cells = [latex_escaped(str(cell)) for cell in row]
-        for index in range(self.names, len(cells)):
+        for index in range(self.name_columns, len(cells)):
             cell = cells[index]
             if cell.startswith("-") and cell != "-":
                 cells[index] = f"$-${cell[1:]}"
@@ -113,7 +113,7 @@ class Table:
             padding=(0, 0) if tight else (0, 1),
         )
         for index, column in enumerate(self.columns):
-            is_name = index < self.names
+            is_name = index < self.name_columns
             table.add_column(
                 _heading_in_lines(column) if tight else column,
                 justify="left" if is_name else "right",
@@ -134,16 +134,17 @@ class Table:
         """
         rows = [[_without_interval(cell) for cell in row] for row in self.rows]
         widths = _column_widths([[_heading_in_lines(column) for column in self.columns], *rows])
-        names_width = min(sum(widths[: self.names]), 2 * width // 3)
+        # Rich wraps names; a third of the width stays for numbers.
+        names_width = min(sum(widths[: self.name_columns]), 2 * width // 3)
         groups: list[list[int]] = [[]]  # indices of columns of numbers
-        for index in range(self.names, len(self.columns)):
+        for index in range(self.name_columns, len(self.columns)):
             group_width = sum(widths[other] for other in (*groups[-1], index))
             if groups[-1] and names_width + group_width > width:
                 groups.append([])
             groups[-1].append(index)
         tables = []
         for group in groups:
-            indices = [*range(self.names), *group]
+            indices = [*range(self.name_columns), *group]
             columns = [self.columns[index] for index in indices]
             chosen = [[row[index] for index in indices] for row in rows]
             tables.append(replace(self, columns=columns, rows=chosen))

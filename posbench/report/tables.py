@@ -149,7 +149,9 @@ def context_table(section: list[ContextPoint]) -> Table:
         losses = _cells_at_lengths(steps, contexts, loss_cell, usual)
         rows.append([name, *losses, gain_cell(steps.get(train_len))])
     columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
-    return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
+    return Table(
+        "Loss with exactly c tokens of context (nats/token)", columns, rows, name_columns=1
+    )
 
 
 def units_table(title: str, by_method: ByMethod, length: int) -> Table:

@@ -155,10 +155,11 @@ def _candidates_of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Ca
 def _uploaded_copies(folder: Path, run_ids: Iterable[str]) -> Iterator[Candidate]:
     """Copies of these runs that wandb has uploaded."""
     home = folder / ".wandb" / "wandb"
+    # A link leads to files that are not these results', and nothing there is deleted.
     if home.is_symlink() or home.parent.is_symlink():
         return
     for path in sorted(home.glob("offline-run-*")):
-        name = path.name.split("-", 3)[-1]
+        name = path.name.split("-", 3)[-1]  # rope-64-s0-... of offline-run-20260101_000000-rope-...
         of_these_runs = any(name.startswith(run_id) for run_id in run_ids)
         if not of_these_runs or not path.is_dir() or path.is_symlink():
             continue

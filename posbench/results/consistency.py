@@ -46,6 +46,7 @@ def row_faults(
         comparable = row[column] is not None and math.isfinite(mean)
         if comparable and not same_number(row[column], mean, tolerance):
             yield f"{column} of {row_name(row)} is {row[column]}, and its sums give {mean}"
+    # The units of questions are texts, of which a document may have several.
     if row["protocol"] == QUESTIONS_PROTOCOL:
         return
     if row["n_units"] != len(nll.documents):
@@ -116,6 +117,7 @@ def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
     if evaluation.setting is None or row["dtype"] is None:
         return
     dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none
+    # Rows of an engine do not say in which format it computed.
     if row["dtype"] not in (dtype, ENGINE_DTYPE):
         yield (
             f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
@@ -124,12 +126,15 @@ def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
 
 
 def _columns_of_training(config: Mapping) -> dict[str, object]:
-    """{column: its value in every row} of a training's configuration, as far as it decides them."""
+    """{column: its value in every row} of a training's configuration, as far as it decides them.
+
+    "": a training that is no fine-tuning, and one without kept steps."""
     length = config["train"].get("length")
     parent = config["train"].get("parent")
     scale = config["train"].get("scale_attention") or identity.NO_SCALE
     columns = {
         "seed": config.get("seed"),
+        # A training on several lengths counts as one on the longest.
         "train_len": max(length) if isinstance(length, list) and length else length,
         "finetune": (parent.get("run_id") if isinstance(parent, dict) else None) or "",
         "step": config["train"].get("step") or "",
@@ -143,7 +148,9 @@ def _columns_of_training(config: Mapping) -> dict[str, object]:
 
 
 def _columns_of_evaluation(config: Mapping) -> dict[str, object]:
-    """{column: its value in every row} of an evaluation's configuration, if it is known."""
+    """{column: its value in every row} of an evaluation's configuration, if it is known.
+
+    {} for an extension of somebody's own, too: its name depends on yamls that evidence lacks."""
     extension = config.get("extension")
     if not isinstance(extension, dict) or not _is_ours(extension):
         return {}
@@ -255,6 +262,7 @@ def evidence_faults(
     settings = {row_key(row): row[SETTING] for row in rows if SETTING in row}
     yield from repeated_rows(rows)
     for metadata in origins.values():
+        # Evidence has no folders, so an id that was made of one cannot be made again.
         if not _names_a_place(metadata.nested):
             yield from training_faults(metadata, metadata.path.name)
     for evaluation in evaluations:

@@ -182,7 +182,7 @@ def test_the_mean_of_pi_before_fine_tuning_has_all_five_seeds(length, mean, low,
         one
         for section in finetune.scores
         for one in section
-        if (one.task, one.extension, one.length, one.behind.steps)
+        if (one.task, one.extension, one.length, one.label_facts.steps)
         == ("mqar 8 pairs", "pi (trained in)", length, 0)
     ]
     assert (s, score.n_seeds, score.n_trained) == (5, 5, 5)

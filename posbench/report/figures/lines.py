@@ -350,7 +350,7 @@ def spread_apart(
     heights = [gap] * len(targets) if isinstance(gap, float) else [gap[index] for index in order]
     steps = [(below + above) / 2 for below, above in itertools.pairwise(heights)]
     offsets = [0.0, *itertools.accumulate(steps)]
-    shrunk = min(1.0, (high - low) / (offsets[-1] or 1.0))
+    shrunk = min(1.0, (high - low) / (offsets[-1] or 1.0))  # 1.0: a single target has no gap
     offsets = [offset * shrunk for offset in offsets]
     blocks: list[tuple[float, int]] = []  # sum of (target - offset), members
     for offset, index in zip(offsets, order, strict=False):

@@ -289,6 +289,7 @@ def lines_of_methods(
     )
     # Where a hollow marker tells the scales apart, the marker's shape is that of the dash.
     markers_of_dashes = len(sources) == 1 and len(scales) <= 2
+    # Only points by step of training have TOKENS.
     pens_of_lengths = pens_by_length(getattr(point, TOKENS, 0) for point in figure)
     drawn_methods = list(dict.fromkeys(line.point.method for line in marked))
     lines = []

@@ -74,7 +74,7 @@ def yaml_names(records: Iterable[SectionKey]) -> YamlNames:
     """Names behind the labels of points, steps or scores."""
     names = {"none": "none"}
     for record in records:
-        facts = record.behind
+        facts = record.label_facts
         names |= dict.fromkeys((facts.encoding, facts.line, record.encoding), facts.encoding)
         # of losses by context the label is none, and what is behind it the floor's
         if record.extension != "none":

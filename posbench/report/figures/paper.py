@@ -166,6 +166,7 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
 
     Names stand in short lines beside all panels, or in longer ones at the ends of rows."""
     for most in range(min(len(contents), MOST_COLUMNS), 0, -1):
+        # No more columns than fill as many rows: four panels stand two by two, not three and one.
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
         limit = NAMES_SHARE * (across - LEFT_MARGIN) / columns - LEADER_WIDTH
         beside_all = _with_wrapped_names(contents, limit)

@@ -85,6 +85,7 @@ def _x_ends(panel: Panel) -> tuple[float, float]:
         if difference is not None:
             ends += [end for end in difference if end is not None]
     low, high = min(ends), max(ends)
+    # 0.01: an axis needs a width, even where all ends are one number.
     margin = 0.04 * (high - low) or 0.01
     return low - margin, high + margin
 

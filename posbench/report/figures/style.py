@@ -90,6 +90,7 @@ class Frame:
     def __init__(self, title: str, width: float, height: float):
         from matplotlib.figure import Figure
 
+        # A letter of the title is about 8 points wide, a line of it 18 high; 72 are an inch.
         titles = textwrap.wrap(title, max(30, int(width / 8)))
         self.above = 18 * len(titles)
         self.width = width

@@ -93,11 +93,11 @@ NARROW_PANEL, LOW_PANEL = 170, 260
 Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
-steps_of = attrgetter("behind.steps")
+steps_of = attrgetter("label_facts.steps")
 length_of = attrgetter("train_len")
-encoding_of = attrgetter("behind.encoding")
+encoding_of = attrgetter("label_facts.encoding")
 # the encoding without its steps
-method_of = attrgetter("behind.line", "extension", "scale_attention")
+method_of = attrgetter("label_facts.line", "extension", "scale_attention")
 
 
 class Knob(NamedTuple):
@@ -125,7 +125,7 @@ STEPS_KNOB = Knob(
     "Against the steps of training",
     "after the steps that the mark shows: {} steps",
     steps_of,
-    attrgetter("behind.line"),
+    attrgetter("label_facts.line"),
     length_of,
 )
 
@@ -298,11 +298,11 @@ def _floor_by_seed(point: CurvePoint) -> dict[int, float]:
 def _seed_mean_mark(point: CurvePoint, losses: dict[int, float], mean: float, bars: str) -> Mark:
     """Mean loss at the steps of a point, with its seeds, or its interval over two or more."""
     if len(losses) < 2 or bars == NO_BARS:
-        return Mark(point.behind.steps, mean)
+        return Mark(point.label_facts.steps, mean)
     if bars == SEED_LINES:
-        return Mark(point.behind.steps, mean, seeds=losses)
+        return Mark(point.label_facts.steps, mean, seeds=losses)
     _, half_width, _ = student_interval(list(losses.values()))
-    return mark_with_interval(point.behind.steps, mean, half_width)
+    return mark_with_interval(point.label_facts.steps, mean, half_width)
 
 
 def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> AtMultiple:
@@ -342,7 +342,7 @@ def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> At
 
 def trained_from_scratch(points: list[CurvePoint]) -> list[CurvePoint]:
     """Points of trainings from scratch."""
-    return [point for point in points if not point.source and not point.behind.tuned_from]
+    return [point for point in points if not point.source and not point.label_facts.tuned_from]
 
 
 def lines_by_knob(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]]:
@@ -563,7 +563,7 @@ def fine_tuned_by_steps(records: Sequence[Record]) -> list[Record]:
     children = [
         record
         for record in records
-        if steps_of(record) is not None and record.behind.tuned_from and not record.source
+        if steps_of(record) is not None and record.label_facts.tuned_from and not record.source
     ]
     several = []
     for of_method in grouped(children, method_of).values():
@@ -585,13 +585,15 @@ def _draw_by_steps(
     lengths = _three_lengths(shown)
     parents = [record for record in shown if _is_parent(record) and record.length == lengths[0]]
     # losses are drawn minus those of the models that were fine-tuned
-    before = {record.behind.tuned_from: record for record in parents} if column == "nll" else {}
-    relative = bool(before) and all(record.behind.tuned_from in before for record in shown)
+    before = (
+        {record.label_facts.tuned_from: record for record in parents} if column == "nll" else {}
+    )
+    relative = bool(before) and all(record.label_facts.tuned_from in before for record in shown)
     names = _short_names(shown)
 
     def mark(record: Record) -> Mark:
         if relative:
-            parent = before[record.behind.tuned_from]
+            parent = before[record.label_facts.tuned_from]
             return _difference_mark(steps_of(record), record, parent, bars)
         return mark_with_bar(record, steps_of(record), column, bars)
 
@@ -657,7 +659,7 @@ def _is_parent(record: Record) -> bool:
     """True for a model before its fine-tuning, with nothing added."""
     return (
         steps_of(record) == 0
-        and record.behind.keeps_encoding
+        and record.label_facts.keeps_encoding
         and record.extension == "none"
         and record.scale_attention == "none"
     )
@@ -684,16 +686,16 @@ def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
     """Names of lines by method, without words that all share: "yarn" for "rope tuned from rope-64 +
     yarn (trained in)".
     """
-    encodings = {record.behind.line for record in shown}
-    parents = {record.behind.tuned_from for record in shown}
+    encodings = {record.label_facts.line for record in shown}
+    parents = {record.label_facts.tuned_from for record in shown}
     extended = [record for record in shown if record.extension != "none"]
-    trained_in = all(record.behind.trained_in for record in extended)
+    trained_in = all(record.label_facts.trained_in for record in extended)
     names = {}
     for record in shown:
         method = method_of(record)
         encoding = method[0] if len(encodings) > 1 else ""
-        parent = record.behind.tuned_from
-        if len(parents) == 1 or record.behind.keeps_encoding:
+        parent = record.label_facts.tuned_from
+        if len(parents) == 1 or record.label_facts.keeps_encoding:
             encoding = encoding.replace(f" tuned from {parent}", "")
         name = line_name(encoding, *method[1:]) or "no extension"
         names[method] = name.replace(" (trained in)", "") if trained_in else name

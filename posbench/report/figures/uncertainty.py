@@ -181,6 +181,7 @@ def _why_no_interval(records: Sequence[SectionKey]) -> str:
         sources = sorted({record.source for record in records if record.source})
         return f"{' and '.join(sources) or 'the file'} states none"
     measured = [record for record in records if not getattr(record, "foreign", False)]
+    # Several seeds have an interval, which only a CSV of their mean can have lost.
     if any(record.n_seeds is None or record.n_seeds > 1 for record in measured):
         return NOT_STATED
     for record in measured:

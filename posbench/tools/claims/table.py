@@ -49,7 +49,7 @@ def terminal_table(findings: Sequence[Finding], width: int | None = None) -> str
         rows.append([row[column] for column in columns])
     console = Console(width=width or 240, no_color=True, highlight=False)
     with console.capture() as captured:
-        console.print(Table("Claims", columns, rows, names=len(columns)).rich(tight=True))
+        console.print(Table("Claims", columns, rows, name_columns=len(columns)).rich(tight=True))
         for command, number in _unmeasured_by_command(findings).items():
             console.print(f"{number} not measured: {command}", markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

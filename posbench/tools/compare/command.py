@@ -161,6 +161,7 @@ def _blocks(all_comparisons: list[Comparison], request: Request, unit: str) -> l
         scale = Scale(unit, group[0].measure)
         how = _lines_by_columns(group, request.by)
         if request.by == "length":
+            # Sentences are about the longest length alone; the table has the others.
             results = [result_sentences(group[-1], scale)]
         else:
             results = [

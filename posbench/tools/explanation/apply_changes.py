@@ -40,21 +40,23 @@ def override_of(config: dict, changes: Changes) -> Override:
     """
     path = text_path(config)
     keys = changes.config
-    if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
+    if changes.reader == HF:
+        # The changes are edits of config.json: a key beside the part for text is meant for it.
         inside = mapping_at(keys, path) if path else {}
         beside = {key: value for key, value in keys.items() if key not in path[:1]}
         return Override({**beside, **inside}, ignored=[], merges=False)
     if path:
         ignored = [key for key in keys if key != path[0]]
         return Override(mapping_at(keys, path), ignored, merges=changes.reader == VLLM)
+    # A part for text does nothing where the model describes text alone.
     ignored = [key for key in keys if key in TEXT_PARTS]
     taken = {key: value for key, value in keys.items() if key not in ignored}
     return Override(taken, ignored, merges=changes.reader == SGLANG)
 
 
 def config_with_changes(config: dict, changes: Changes) -> dict:
-    """A description of text alone with the changes; as it is without them, where transformers reads
-    it.
+    """A description of text alone with the changes, as its reader has it: of an engine all keys of
+    RoPE stand in rope_parameters. transformers' without changes is `config` itself.
     """
     override = override_of(config, changes)
     if changes.reader == HF:
@@ -67,6 +69,7 @@ def config_with_changes(config: dict, changes: Changes) -> dict:
         # Engines move the base and the share into the mapping before they read the words.
         mapping.setdefault("rope_type", mapping.get("type", "default"))
         text.setdefault("rope_theta", fact_of_family(family, "theta", 1e4))
+        # vLLM up to 0.11 laid --rope-theta over config.json, where the base still stood.
         if changes.has_older_flags and keys.get("rope_theta") is not None:
             mapping["rope_theta"] = keys["rope_theta"]
         for key in MOVED_INTO_MAPPING:
@@ -92,6 +95,7 @@ def _new_rope_mapping(
     if override.merges:  # SGLang, whose new values replace old ones whole
         return {**old_mapping, **typed_mapping}
     if changes.has_older_flags:
+        # --rope-scaling of vLLM up to 0.11: the base and the share stood beside the mapping.
         moved_keys = {key: old_mapping[key] for key in MOVED_INTO_MAPPING if key in old_mapping}
         return {**moved_keys, "rope_type": typed_mapping.get("type", "default"), **typed_mapping}
     # The old mapping is gone, and its base with it.

@@ -154,7 +154,9 @@ def _factor_keys(rope: Rope, architecture: str) -> dict:
 
 
 def _yarn_amplitude_keys(rope: Rope, architecture: str) -> dict:
-    """Keys for YaRN's factor on cos and sin alone."""
+    """Keys for YaRN's factor on cos and sin alone: 0 takes back a factor on logits that the
+    checkpoint's file has.
+    """
     keys = _amplitude_key(rope.amplitude / usual_amplitude(rope))
     return (
         {LOG_MULTIPLIER_KEY: 0.0, **keys}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
-from posbench.gguf.description import SCALING, model_keys
+from posbench.gguf.description import LARGEST_FACTOR, SCALING, model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 from posbench.tools.explanation.config_json import positive_number
@@ -177,13 +177,13 @@ def ext_factor(model: Gguf, flags: dict) -> float:
 
 def _yarn_value(model: Gguf, name: str, default: float) -> float:
     """Value of the key yarn_NAME in a file, else the default; so too where llama.cpp does not read
-    the key in files of this architecture.
+    the key in files of this architecture, and for the absurd value of a damaged file.
     """
     key = f"{SCALING}yarn_{name}"
     value = model.keys.get(key, default)
     if model.architecture not in FACTS["gguf_read_by"][key]:
         return default
-    return value if isinstance(value, int | float) and abs(value) < 1e6 else default
+    return value if isinstance(value, int | float) and abs(value) < LARGEST_FACTOR else default
 
 
 def _rope(

@@ -110,7 +110,7 @@ def _covered_length(rope: Rope, before: Rope, trained: float) -> float:
     """Longest text in which no slow pair turns farther than in training."""
     turns = trained * frequencies(before, trained) / (2 * math.pi)
     slow = turns < 1  # pairs for which farther is an angle that training had not
-    if not slow.any():
+    if not slow.any():  # all pairs saw every angle; the slowest one is taken as the limit
         slow = turns == turns.min()
 
     def allowed(length: float) -> float:
@@ -119,6 +119,7 @@ def _covered_length(rope: Rope, before: Rope, trained: float) -> float:
 
     if rope.kind == "longrope":
         with_short = min(rope.original, allowed(1))
+        # One token more than the training length: there the long divisors begin.
         return _whole_tokens(max(with_short, allowed(rope.original + 1)))
     if rope.kind != "dynamic":
         return _whole_tokens(allowed(1))  # frequencies are the same at every length

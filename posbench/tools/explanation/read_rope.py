@@ -50,7 +50,7 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
     family = str(config.get("model_type"))
     kind = _computed_type(mapping["rope_type"])
     if reader == SGLANG and fact_of_family(family, "unscaled"):
-        kind = "default"
+        kind = "default"  # its model file never passes a scaling on
     original = longest
     if kind in TYPES_WITH_ORIGINAL:
         original = positive_number(mapping.get("original_max_position_embeddings"), longest)
@@ -76,7 +76,7 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
             return _read_longrope(rope, mapping, reader, family)
         case "dynamic":
             return _read_dynamic(rope, mapping, reader, family)
-        case "proportional" if reader != HF:
+        case "proportional" if reader != HF:  # engines read no factor of this type
             return replace(rope, factor=1.0)
     return rope
 
@@ -200,6 +200,7 @@ def _read_dynamic(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     elif reader == HF:
         return rope  # its base grows with the text
     else:
+        # SGLang takes the base of a text `factor` times as long as max_position_embeddings.
         trained = rope.longest / rope.factor
         if reader == VLLM:
             trained = positive_number(mapping.get("max_trained_positions"), rope.longest)

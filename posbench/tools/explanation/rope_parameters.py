@@ -114,13 +114,15 @@ def _length_key(
     setting: Setting, before: Setting, text: dict, tool: str, reach: float | None
 ) -> dict:
     """The length, where it must grow: engines multiply what is stated by the factor of linear, but
-    not of YaRN and Llama 3.
+    not of YaRN and Llama 3. `reach` is None where it is unknown.
     """
     rope = setting.turning[0].rope
+    # dynamic takes its frequencies from the stated length, which therefore stays.
     if reach is None or rope.kind == "dynamic":
         return {}
     length = reach
     if rope.kind == "linear" and tool != HF:
+        # vLLM takes the length of Gemma 3 as multiplied already.
         if tool == SGLANG or not setting.family.startswith("gemma3"):
             length = math.ceil(reach / rope.factor)
     if length <= before.longest:
@@ -195,6 +197,8 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
     """rope_parameters of one kind of layer. Raises CannotExpress where the tool has no words for
     it.
     """
+    # What a tool has no key for is said by the divisors and the amplitude of LongRoPE: the mix of
+    # YaRN, which SGLang alone reads, and amplitudes of other types.
     mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
     has_amplitude = rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")
     if rope.divisors or mixed or has_amplitude:

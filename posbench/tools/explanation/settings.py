@@ -171,7 +171,7 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
     if window and slides == "everywhere":
         return [SLIDING] * count
     if window and slides == "by_depth" and uses_window:
-        first = positive_number(config.get("max_window_layers"), 28)
+        first = positive_number(config.get("max_window_layers"), 28)  # transformers' default
         return [SLIDING if layer >= first else FULL for layer in range(count)]
     return [FULL] * count
 

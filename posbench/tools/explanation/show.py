@@ -383,8 +383,9 @@ def explanation_figure(explanation: Explanation):
         left_axes = frame.axes(LEFT, top, PANEL_WIDTH, PANEL_HEIGHT)
         right_axes = frame.axes(LEFT + PANEL_WIDTH + GAP, top, PANEL_WIDTH, PANEL_HEIGHT)
         ratio = explanation.slower(kind)
-        _draw_pairs(left_axes, ratio, ratio)
-        _draw_pairs(right_axes, explanation.turns(kind), ratio)
+        _draw_pairs(left_axes, values=ratio, ratio=ratio)
+        _draw_pairs(right_axes, values=explanation.turns(kind), ratio=ratio)
+        # 1.5: where no pair is slower, the axis still shows that all stand at 1.
         left_axes.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
         left_axes.legend(fontsize=FONT_SIZE, frameon=False)
         left_axes.set_ylabel("times slower than base alone", fontsize=FONT_SIZE)
