@@ -220,9 +220,22 @@ def plot(
     from posbench.report.plot import Options, draw_figure
 
     options = Options(
-        y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim, bars
+        y=y,
+        x=x,
+        lines=lines,
+        panel=panel,
+        log=log,
+        size=size,
+        style=style,
+        labels=labels or {},
+        title=title,
+        reference=reference,
+        xlim=xlim,
+        ylim=ylim,
+        bars=bars,
     )
-    axes = draw_figure(frame, options)[0].axes
+    figure, _ = draw_figure(frame, options)  # without the caption
+    axes = figure.axes
     return axes[0] if len(axes) == 1 else numpy.array(axes, dtype=object)
 
 

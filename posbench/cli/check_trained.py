@@ -85,7 +85,7 @@ def _check_checkpoint(raw: dict, keys: set[str]) -> None:
     checkpoint = f"model.path={printable(str(raw['model']['path']))}"
     _check_untrained(raw, keys, checkpoint, ("model", "train"))
     tokenizer = raw["data"]["tokenizer"]
-    # A tokenizer that is a file may be the checkpoint's own; bytes, char and bpe are none.
+    # Only bytes, char and bpe are refused: a tokenizer's file may be the checkpoint's own.
     if "data.tokenizer" not in keys or tokenizer not in WITHOUT_FILE:
         return
     if find_checkpoint(raw["model"]["path"]).tokenizer():
@@ -151,8 +151,8 @@ def _typed_words(settings: dict, keys: list[str]) -> str:
     for key in keys:
         value = _dotted_value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
         if isinstance(value, dict) and key == "data":
-            is_own = (value.get("source") or {}).get("_target_") == USUAL_SOURCE
-            value = OWN_FILES if is_own else value.get("name")
+            reads_local_files = (value.get("source") or {}).get("_target_") == USUAL_SOURCE
+            value = OWN_FILES if reads_local_files else value.get("name")
         elif isinstance(value, dict) and "_target_" in value:
             value = method_name(value)
         words.append(f"{printable(key)}={printable(typed_text(value))}")

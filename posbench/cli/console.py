@@ -46,7 +46,8 @@ def _run(name: str, words: list[str]) -> None:
 
 def _complete(names: list[str]) -> None:
     """Answer a shell: its function with -sc install=bash, names, or the words behind a name."""
-    # A shell sets COMP_LINE to what is typed so far, but not for -sc install=bash.
+    # A shell sets COMP_LINE to what is typed so far, but not for -sc install=bash, to which any
+    # command has the same answer.
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*names)

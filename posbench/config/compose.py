@@ -196,6 +196,7 @@ class Composer:
         _, self.yamls = self.loader._parse_overrides_and_create_caching_repo(
             config_name, self.hydra
         )
+        # The jobs of a sweep share most of their words.
         self._parse = functools.cache(self._parse)
         self._choose = functools.cache(self._choose)
         self._part = functools.cache(self._part)
@@ -252,6 +253,7 @@ class Composer:
         key = (override.package or group).split(".")[0]
         content = self._yaml(group, override.value())
         default = self._yaml(group, default_choices.get(group))
+        # A yaml that replaces the default's whole part need not be composed.
         if content is not None and key == group and defaults.get(key) == default:
             return key, content
         # once for a word, not for each cell that has it: 2 s of tasks
@@ -420,6 +422,7 @@ def experiment_of(raw: dict, overrides: list[str]) -> dict:
             f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks"
             " (key: value or list)."
         )
+    # raises for a value of another type
     convert(f"experiment={name}: first", experiment.get("first"), Size | None)
     return experiment
 
@@ -565,10 +568,10 @@ def _with_users_extensions(values: dict) -> dict:
     if not names_of_user:
         return values
     nodes = {}
-    own_yamls = all_yamls("extension")
+    yamls = all_yamls("extension")
     for name in names_of_user:
-        if name in own_yamls:
-            node = with_choice_keys({"extension": own_yamls[name]}, {"extension": name})
+        if name in yamls:  # an unknown name is refused later
+            node = with_choice_keys({"extension": yamls[name]}, {"extension": name})
             nodes[name] = node["extension"]
     extensions = [nodes.get(name, name) if isinstance(name, str) else name for name in names]
     return {**values, "train": {**values["train"], "validate_extensions": extensions}}

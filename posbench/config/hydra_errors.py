@@ -174,6 +174,7 @@ def _suggested_key(error: Exception) -> str:
         return f"of {key.partition('.')[0]}={' or '.join(choices)}" if choices else ""
 
     name = typed.rpartition(".")[2]
+    # The key exists, but not in the choices of this command.
     if typed in choices_of and not _is_peers_word(typed, name, choices_of):
         return f" (it is {choices_with(typed)})"
     meant = _keys_meant(typed, choices_of)

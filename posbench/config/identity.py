@@ -193,6 +193,7 @@ def training_identity(raw: dict, data_fingerprint: str) -> dict:
     The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
     """
     train = _without_keys(raw["train"], TRAIN_KEYS_NOT_HASHED)
+    # Lengths train the same in any order, and a list of one as that length.
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]

@@ -115,6 +115,7 @@ def _with_choice_key(values: dict, place: list[str], group: str, choice: str) ->
     if deeper:
         return {**values, key: _with_choice_key(part, deeper, group, choice)}
     target = str(part.get("_target_", POSBENCH_PREFIX))  # without a class there is no method
+    # posbench's own classes are named by their files.
     if target.startswith(POSBENCH_PREFIX) or choice in _shipped_names(group):
         return values
     return {**values, key: {**part, CHOICE_KEY: re.sub(r"[^\w.+-]", "_", choice)}}

@@ -95,7 +95,7 @@ class ModelConfig:
 
     @property
     def gates(self) -> int:
-        """Channels of the output gate."""
+        """Channels of the output gate; 0 without one."""
         if self.output_gate == "headwise":
             return self.n_head
         if self.output_gate == "elementwise":

@@ -198,7 +198,7 @@ class TaskBatches:
         self.tokens_per_step = tokens_per_step
         self.seed = seed
         for length in self.lengths:
-            split.check(length)
+            split.check(length)  # raises for a length that is too short for the task
         self._latest: tuple[int, Examples] | None = None  # a step and its examples
 
     def at(

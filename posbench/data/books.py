@@ -190,6 +190,8 @@ def from_next_line(text: str, n_bytes: int) -> str:
     """`text` from the first line that begins at or after byte `n_bytes`; without one, from the
     first character there.
     """
+    if n_bytes == 0:
+        return text
     content = text.encode()
     end = content.find(b"\n", n_bytes - 1)  # a line that begins at n_bytes counts
     rest = content[end + 1 :] if end >= 0 else b""

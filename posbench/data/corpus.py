@@ -197,6 +197,7 @@ def known_tokenizer(raw_data: dict, cache_dir: Path | str) -> Tokenizer | None:
     name = tokenizer_name(choice, raw_data["vocab_size"])
     if choice not in WITHOUT_FILE:
         return read_tokenizer(name, pretrained_json(choice))
+    # as `prepare` names the folder of a corpus
     folder = Path(cache_dir) / content_key(raw_data, cache_dir)[:24]
     return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
 
@@ -273,6 +274,7 @@ def _text_node(choice: dict) -> dict:
                 f" {', '.join(TEXT_KEYS)}."
             )
     name = choice.get("name")
+    # Data of a task is no text.
     texts = {
         text: node for text, node in all_yamls("data").items() if node.get("tokenizer") != TASK
     }
@@ -302,10 +304,9 @@ def read_text_of(trained: Corpus, config: JobConfig, text: dict, split: str) -> 
     text_data["mix"] = None  # the text alone
     if data["tokenizer"] in OF_TEXT:  # the one that was made of the training's text
         text_data["tokenizer"] = str(trained.folder / "tokenizer.json")
-    read_in_training = (
-        None if config.model.checkpoint else data
-    )  # a checkpoint was trained elsewhere
-    corpus = prepare(text_data, cache_dir, (split,), read_in_training)
+    # Documents that the training has read are left out. A checkpoint was trained elsewhere.
+    read_in_training = None if config.model.checkpoint else data
+    corpus = prepare(text_data, cache_dir, (split,), trained=read_in_training)
     if make_source(text_data, cache_dir).fingerprint() != text[CONTENT_KEY]:
         raise RunError(
             f"The text {text['name']} of evaluate.text changed during this command: run the same"

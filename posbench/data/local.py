@@ -45,7 +45,7 @@ class LocalFiles(Source):
             )
         self.files = _files_of(self.root)  # {name: path}
         # cut into documents, since nanoGPT's users have one input.txt
-        self.one_text = len(self.files) == 1 and all(map(_is_text_file, self.files))
+        self.is_single_text = len(self.files) == 1 and all(map(_is_text_file, self.files))
         check_names(self.files)
         if not self.files:
             raise ConfigError(
@@ -88,7 +88,7 @@ class LocalFiles(Source):
         if self._is_document(name):
             yield name, read_text(self.files[name])
             return
-        if self.one_text:
+        if self.is_single_text:
             documents = self._documents_of_text
         else:
             documents = row_texts(self.files[name], self.column)
@@ -97,7 +97,7 @@ class LocalFiles(Source):
 
     def _is_document(self, name: str) -> bool:
         """True if a file is one document. Otherwise it is a table, or the single text."""
-        return _is_text_file(name) and not self.one_text
+        return _is_text_file(name) and not self.is_single_text
 
     @cached_property
     def _documents_of_text(self) -> list[str]:
@@ -133,11 +133,11 @@ class LocalFiles(Source):
     def _print_shares(self, counts: dict[str, int]) -> None:
         """Print {split: documents} if it may surprise: a text was cut, or few are for the test."""
         few = counts["test"] < FEW_DOCUMENTS
-        if not self.one_text and not few:
+        if not self.is_single_text and not few:
             return
         total = sum(counts.values())
         contents = f"holds {total} documents"
-        if self.one_text:
+        if self.is_single_text:
             contents = f"is one text, cut into {total} documents at line ends"
         shares = ", ".join(f"{count} for {split}" for split, count in counts.items())
         line = f"data: {self.root} {contents}, dealt out: {shares}"

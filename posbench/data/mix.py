@@ -90,6 +90,7 @@ def _with_source(mix: dict) -> dict:
                 f" {', '.join(legal)}."
             )
     arguments = {key: value for key, value in mix.items() if key not in MIX_KEYS}
+    # A vocab_size that the mix itself has replaces the task's.
     return {"vocab_size": vocab_size, **mix, "source": {**source, **arguments}}
 
 

@@ -29,9 +29,10 @@ from posbench.data.task import TaskVariant
 
 
 class MqarUniform(Mqar):
-    """MQAR with `lead` tokens of filler before the pairs, and questions at all distances alike;
-    apart by `window`, if given.
-    """
+    """MQAR with `lead` tokens of filler before the pairs, and questions at all distances alike.
+
+    With `window`, questions within so many tokens from the first pair are also asked apart from
+    those further away."""
 
     def __init__(self, vocab_size: int, pairs: list[int], lead: int = 4, window: int | None = None):
         super().__init__(vocab_size, pairs, power=1.0, filler="no_key")  # all places alike

@@ -51,8 +51,10 @@ class PySource(Source):
             for path, digest in verified_rows(package, pin["version"], pin["rows"]):
                 if _matches_any(path, self.exclude):
                     continue
-                own_split = "validation" if _matches_any(path, self.validation) else pin["split"]
-                if split == own_split:
+                split_of_file = pin["split"]
+                if _matches_any(path, self.validation):
+                    split_of_file = "validation"
+                if split == split_of_file:
                     content = read_verified(package, pin["version"], path, digest)
                     if len(content) >= self.min_bytes:
                         yield path, content.decode()

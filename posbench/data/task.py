@@ -222,6 +222,7 @@ class TextTask:
         question = self.ask(np.random.default_rng(0), None)  # any: all have equally many parts
         endless_values = question.value and self.haystack == "items"
         if not endless_values:
+            # all but the answer's
             other_values = len(question.values([sentence for _, sentence in question.items])) - 1
             most = max(0, min(most, other_values))  # a question without `value` has no values
         return most * len(question.answers)

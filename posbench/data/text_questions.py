@@ -120,7 +120,7 @@ class TextQuestions:
             needed = max(map(self._excess_of_longest_value, texts)) if self.rivals else 0
             if needed <= room:
                 break
-            room = needed
+            room = needed  # the same draws again, with more room
         rival_NAKR = None
         if self.rivals:
             words = [(text.answers, text.values) for text in texts]
@@ -219,6 +219,7 @@ class TextQuestions:
         return _TokenizedQuestion(question, head, items, tail, answer, needed)
 
     def _too_long(self, needed: int, length: int) -> ConfigError:
+        """Refusal of a question that needs more tokens than a length has."""
         if self.training:
             key = "data.mix.task"
             advice = f"train.length={length} has fewer: raise it, or choose a shorter question."
@@ -329,7 +330,7 @@ class TextQuestions:
         ends = [
             at for at in range(1, size + 1) if self._ends_line_or_sentence(ids[at - 1 : at + 1])
         ]
-        return _Haystack(hay_F, np.array([0, *(ends or [size])]), [])
+        return _Haystack(hay_F, np.array([0, *(ends or [size])]), sentences=[])
 
     @functools.cached_property
     def _continuation_ids(self) -> Encode:

@@ -328,6 +328,7 @@ def _offsets_without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tu
 
     A first token that is a blank alone, put before a text that begins with none, stands for no
     text."""
+    # the blank of byte-level BPE, and that of SentencePiece
     if encoding.tokens[:1] in (["\u0120"], ["\u2581"]) and not text[:1].isspace():
         return [(0, 0), *encoding.offsets[1:]]
     return encoding.offsets

@@ -42,6 +42,9 @@ class Alibi(Encoding):
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor]:
+        """Columns whose product is the bias; without `row_constant` up to a constant of each query,
+        which softmax ignores.
+        """
         middle = k_pos_T[len(k_pos_T) // 2]  # smaller numbers cancel with smaller errors
         q_T = (q_pos_T - middle).float()
         k_T = (k_pos_T - middle).float()

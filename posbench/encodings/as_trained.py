@@ -100,6 +100,7 @@ class Turned(Encoding):
         tuned._kept_tables = []
         tuned.amplitude = self.amplitude * amplitude
         tuned.factor_on_others = self.factor_on_others * amplitude
+        # Frequencies of each length's own take no further extension.
         if is_spectrum_by_length(scaling):
             tuned.traits = self.traits & ~Trait.SPECTRUM
         return tuned
@@ -128,9 +129,8 @@ class Turned(Encoding):
         else:
             later_rows = self._new_table(pos_T[shared:], spectrum)
             table = torch.cat((longest.table[:, :shared], later_rows), dim=1)
-        if (
-            len(pos_T) >= FEWEST_KEPT_ROWS
-        ):  # a few rows are those of new tokens, and would displace others
+        # A few rows are those of new tokens, and would displace others.
+        if len(pos_T) >= FEWEST_KEPT_ROWS:
             others = [entry for entry in self._kept_tables if entry is not longest]
             # The new one and the latest of the others.
             self._kept_tables = [*others[1 - MOST_KEPT_TABLES :], KeptTable(spectrum, pos_T, table)]
@@ -231,9 +231,10 @@ class AsTrained(Encoding):
         self.subject = "this checkpoint"
         if scaling is not None:
             _check_scaling(kind)
+        # Before the model is there, any table whose rows differ stands for its own.
         if kind == "learned" and rows_NC is None:
             rows_T1 = torch.arange(shape.reach, dtype=torch.float32)[:, None]
-            rows_NC = rows_T1.expand(-1, shape.d_model)  # all rows differ
+            rows_NC = rows_T1.expand(-1, shape.d_model)
         self._rows = rows_NC
         if measured is None:
             promised = self._encoding_of_kind(kind, shape)

@@ -75,6 +75,7 @@ def checked_separators(separators: list[int] | None) -> list[int]:
 
 def check_separators_of(tokenizer: str, separators: list[int]) -> None:
     """Raise ConfigError for the separators of bytes with another tokenizer."""
+    # "": a tokenizer that nothing is known of
     if tokenizer not in ("bytes", "") and separators == list(LINE_END_AND_FULL_STOP):
         raise ConfigError(
             f"encoding.separators={separators} are bytes, and data.tokenizer={tokenizer} has other"

@@ -42,6 +42,7 @@ class Fope(Rope):
     ):
         super().__init__(shape, base, layout)
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
+        # With `zero` the pairs without a full turn in training rest.
         self.n_kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
         pairs = self.n_kept if pairs is None else pairs
         if not 0 <= pairs <= self.n_kept:

@@ -46,7 +46,8 @@ class GatedDeltaMixer(DeltaMixer):
         super().__init__(shape, value_heads, kernel)
         heads = value_heads * shape.n_head
         self.a_proj = Linear(shape.d_model, heads, bias=False)
-        self.gate_proj = Linear(shape.d_model, self.widths[2], bias=False)
+        *_, value_width = self.widths  # of q, k and v
+        self.gate_proj = Linear(shape.d_model, value_width, bias=False)
         self.log_rate_H = log_rates(heads, LEAST_INITIAL_RATE)
         ends = [math.log(step) for step in INITIAL_STEP_RANGE]
         step_H = torch.empty(heads).uniform_(*ends).exp()

@@ -81,7 +81,7 @@ class Hybrid(Encoding):
         local_layers = iter(self.local.layers())
         full_layers = iter(self.full.layers())
         local_rule = {"window": self.window, "extended": self.extend_local, "scaled": False}
-        if self.local.mixes:
+        if self.local.mixes:  # no attention that a window could limit
             local_rule["window"] = None
         layers = []
         for is_full in self.is_full:

@@ -74,7 +74,7 @@ class LeRope(Rope):
 
     def _cos_and_sin_of_angles(self, table: Tensor) -> Tensor:
         """cos and sin of the angles, times the amplitude of the scaling: [2, T, F], float32."""
-        if len(table) > 1:
+        if len(table) > 1:  # as `between` makes it
             upper_table, lower_table, share_1TF = table.split(1)
             return self._cos_and_sin_of_angles(upper_table).lerp(
                 self._cos_and_sin_of_angles(lower_table), share_1TF.float()

@@ -46,7 +46,7 @@ class PRope(Rope):
             shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window
         )
         if cut == "share":
-            self.n_active = int(p * shape.head_dim // 2)  # pairs that turn
+            self.n_active = int(p * shape.head_dim // 2)  # pairs that turn, the fastest ones
         else:
             turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
             self.n_active = int((turns_F >= 1).sum())

@@ -104,6 +104,7 @@ class Rope(Encoding):
         has_other_frequencies = spectrum is not self.trained_spectrum
         if self.scaling is None or has_other_frequencies:
             return spectrum
+        # Real numbers even on the meta device.
         with torch.device("cpu"):
             return spectrum_trained_in(
                 self.scaling, self.unscaled_spectrum, self.scaling_len, length

@@ -112,7 +112,7 @@ class EngineScorer(Scorer):
         correct_NR = np.zeros((len(at_N), n_rows), bool)
         requests: dict[Future, _Request] = {}
         if self.partial:
-            self.partial.every = SECONDS_BETWEEN_WRITES
+            self.partial.seconds_between_writes = SECONDS_BETWEEN_WRITES
         try:
             for row in range(len(at_N)):
                 batch = text(at_N[row : row + 1])

@@ -119,11 +119,11 @@ class Protocol:
             # Then a scored token has three quarters of the training length before it, or more.
             values["stride"] = evaluate.stride or max(1, train_len // 4)
         values["lengths"] = cls.lengths(evaluate, train_len)
-        values["settings"] = cls.own_settings(evaluate)
+        values["settings"] = cls.typed_settings(evaluate)
         return replace(evaluate, **values | cls.defaults(evaluate, train_len))
 
     @classmethod
-    def own_settings(cls, evaluate: EvaluateConfig) -> dict[str, Any] | None:
+    def typed_settings(cls, evaluate: EvaluateConfig) -> dict[str, Any] | None:
         """{field of `Settings`: value}, defaults included; None for a protocol without any.
 
         Raises ConfigError for a value of the wrong type.
@@ -204,12 +204,12 @@ class Protocol:
         """
         return choose_windows(
             file,
-            config.max_length,
-            cls.planned_windows(config, train_len),
-            config.targets,
-            config.seed,
-            config.documents,
-            config.unit,
+            max_length=config.max_length,
+            windows=cls.planned_windows(config, train_len),
+            n_targets=config.targets,
+            seed=config.seed,
+            documents=config.documents,
+            unit=config.unit,
         )
 
     def n_windows(self, length: int) -> int:
@@ -220,7 +220,7 @@ class Protocol:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first},
         for `lengths` together.
         """
-        if not self.nested:
+        if not self.nested:  # the text of no length is the beginning of another's
             return {length: [length] for length in lengths}
         from posbench.position.effect import shared_texts
 

@@ -104,7 +104,7 @@ class EvaluationSpeed:
         for layer in layers:
             key = _time_key(layer)
             if key not in self.seconds_by_time_key:
-                self.seconds_by_time_key[key] = self._attention_seconds(layer, 1)
+                self.seconds_by_time_key[key] = self._attention_seconds(layer, key_heads=1)
             seconds += self.seconds_by_time_key[key]
         return seconds / sum(map(_pairs_read, layers))
 
@@ -132,8 +132,8 @@ class EvaluationSpeed:
 
     @torch.inference_mode()
     def _shortest_seconds(self, work: Callable[[], torch.Tensor]) -> float:
-        """Seconds of the shortest of three calls, of long ones two: the first also prepares, and
-        other work may stall any of them.
+        """Seconds of the fastest of three calls, or of two if these take LONG_SECONDS: the first
+        also prepares, and other work may stall any of them.
         """
         spent: list[float] = []
         while len(spent) < 2 or (len(spent) < 3 and sum(spent) < LONG_SECONDS):

@@ -30,7 +30,15 @@ class YarnRadix(Yarn):
         mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
-        super().__init__(alpha, beta, "index", truncate, temperature, mode, target_len)
+        super().__init__(
+            alpha=alpha,
+            beta=beta,
+            ramp="index",
+            truncate=truncate,
+            temperature=temperature,
+            mode=mode,
+            target_len=target_len,
+        )
         self.ramp = "digits"  # not one of YaRN's two: no engine's keys describe these frequencies
         self.digits = digits
 

@@ -43,7 +43,9 @@ class DeltaMixer(nn.Module):
         raise NotImplementedError
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        """Output [B, T, C]; each token depends on itself and on those before it."""
+        """Output [B, T, C]; each token depends on itself and on those before it.
+
+        E is 1 for a decay of each head, D for one of each of its channels."""
         qkv = torch.cat((self.q_proj(x_BTC), self.k_proj(x_BTC), self.v_proj(x_BTC)), dim=-1)
         # A state sums over the whole text, so all of it is float32, also in a model in bf16.
         log_a_BHTE = self.log_decay(x_BTC)

@@ -25,7 +25,10 @@ PIECE_TOKENS = 4096  # tokens whose chunks are prepared at once: whole chunks of
 def gated_delta_rule(
     q_BHTD: Tensor, k_BHTD: Tensor, v_BHTV: Tensor, log_a_BHTE: Tensor, b_BHT: Tensor
 ) -> Tensor:
-    """Output of every token: [B, H, T, V], in the format of the arguments, which is one."""
+    """Output of every token: [B, H, T, V], in the format of the arguments, which is one.
+
+    log_a holds E rates of forgetting, 1 for each head or D for its channels; b is the strength of
+    each write."""
     outputs = []
     state_BHDV = None
     arguments = (q_BHTD, k_BHTD, v_BHTV, log_a_BHTE, b_BHT)

@@ -113,6 +113,7 @@ def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
         _factor_or_ones(longer), _factor_or_ones(layer)
     ):
         return False
+    # Bands that only the longer text has must hold no key for these tokens.
     if any(band.n_seen_T[: len(layer.n_T)].any() for band in longer.bands[count:]):
         return False
     return all(
@@ -134,8 +135,10 @@ def _is_beginning(longer: Tensor | None, tensor: Tensor | None) -> bool:
     """True if `tensor` is the beginning of `longer` in every dimension in which their sizes differ,
     or both are None.
     """
-    if longer is None or tensor is None or longer.ndim != tensor.ndim:
-        return longer is tensor
+    if longer is None or tensor is None:
+        return longer is None and tensor is None
+    if longer.ndim != tensor.ndim:
+        return False
     beginning = tuple(slice(size) for size in tensor.shape)
     return torch.equal(longer[beginning], tensor)
 

@@ -53,6 +53,7 @@ def is_spectrum_by_length(scaling: Extension) -> bool:
         return False
     if getattr(scaling, "fed", None):  # then one text has several sets (dynamic_ntk)
         return False
+    # Of the largest factor: a temperature that ever acts differs from 1 here.
     sharpest = scaling.temperature(Span(2, FAR_POSITION, FAR_POSITION))
     return scaling.needs == Trait.SPECTRUM and sharpest == 1
 

@@ -33,12 +33,12 @@ LACK_OF_TRAIT = {
 class Verdict:
     """Result for a legal combination.
 
-    `untested`: no method names a test of a pair. `own`: the same of a pair with a method from
+    `untested`: no method names a test of a pair. `of_user`: the same of a pair with a method from
     outside posbench, which needs no test. `noop`: reason why it provably changes nothing, else
     None. `source`: sources of the tests."""
 
     untested: bool = False
-    own: bool = False
+    of_user: bool = False
     noop: str | None = None
     source: str = ""
 
@@ -66,13 +66,13 @@ def verdict_of(
         return Verdict(noop=noop)
     sources = []
     untested = []  # pairs without a source
-    own = False  # True if one is the user's own method, of which nobody can name a test
+    of_user = False  # True if one is the user's method, of which nobody can name a test
     for other in (extension, scale):
         source = source_of_test(encoding, other)
         if source is not None:
             sources.append(source)
         elif is_of_user(encoding) or is_of_user(other):
-            own = True
+            of_user = True
         else:
             untested.append(f"{name_of(encoding)}+{name_of(other)}")
     if untested and not allow_untested:
@@ -81,7 +81,7 @@ def verdict_of(
             f" allow_untested=true to run it (its rows are marked), or {_alternatives(encoding)}."
         )
     source = "; ".join(filter(None, sources))
-    return Verdict(untested=bool(untested), own=own and not untested, source=source)
+    return Verdict(untested=bool(untested), of_user=of_user and not untested, source=source)
 
 
 def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
@@ -126,11 +126,13 @@ def _check_traits(
     if not missing:
         return
     if Trait.COORDINATE not in layer_encoding.traits:
-        # Without coordinates an extension can only mask keys. Anything else is a no-op, but for
-        # positions that come from the content.
-        if Trait.CONTENT not in layer_encoding.traits or hides_keys(encoding, extension, fed):
+        # Without coordinates an extension hides keys or is a no-op: both are allowed. Positions
+        # that come from the content are no coordinates, and it cannot change them.
+        is_noop = Trait.CONTENT not in layer_encoding.traits
+        if is_noop or hides_keys(encoding, extension, fed):
             return
     trait = next(iter(missing))
+    # Each has words of its own for the lack, or None.
     lack = encoding.without(trait) or layer_encoding.without(trait) or LACK_OF_TRAIT[trait]
     raise ConfigError(
         f"{_subject_with_layers(encoding, layer_encoding)} {lack}, which"
@@ -270,6 +272,7 @@ def _scaled_encodings(encoding: Encoding, scale: ScaleAttention, choice: str) ->
     Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
     scaled = []
     for layer in encoding.layers():
+        # A sink joins the softmax of every attention, whether its scores are scaled or not.
         has_sink = scale.sinks and not layer.encoding.mixes
         if has_sink or (layer.scaled and _scales_a_head(layer.encoding)):
             scaled.append(layer.encoding)
@@ -341,7 +344,7 @@ def _alternatives(encoding: Encoding) -> str:
         file_of(extension) for extension in _extension_classes() if _is_legal(encoding, extension)
     ]
     advice = f"choose extension={'|'.join(legal)}"
-    if encoding.subject:
+    if encoding.subject:  # a model in place, whose encoding was never chosen
         return advice
     return f"with encoding={name_of(encoding)} {advice}"
 

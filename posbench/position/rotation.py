@@ -51,7 +51,7 @@ class _Turned(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # The inverse of a rotation is its transpose: the same angle backwards.
             dx_BHTR = _turn_in_pieces(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
-        if x_BHTR is None:
+        if x_BHTR is None:  # neither cos nor sin is learned
             return dx_BHTR, None, None, None
         # A table of one batch has its dimensions B and H too, of size 1 if they share it.
         dcos_TR = (gradient_BHTR * x_BHTR).sum_to_size(cos_TR.shape)

@@ -104,7 +104,7 @@ def _is_allowed(target: object, sources: list[Source]) -> bool:
     return any(
         _module_defines(source.folder, module, name, sources)
         for source in sources
-        if source.package in ("", top)
+        if source.package in ("", top)  # "": a folder of --config-dir, with any package
     )
 
 

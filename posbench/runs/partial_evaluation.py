@@ -26,8 +26,8 @@ FIELDS = ("nll", "correct", "rank", "among")
 
 
 class PartialEvaluation:
-    """Batches of one evaluation, in a file that is written every `every` seconds. `producer` is
-    the code and the machine that read them.
+    """Batches of one evaluation, in a file that is written every `seconds_between_writes`.
+    `producer` is the code and the machine that read them.
 
     `seconds` is the time of those that an earlier process read, and `peak_mib` their peak memory.
     """
@@ -37,7 +37,7 @@ class PartialEvaluation:
         self.producer = producer
         self.seconds = 0.0
         self.peak_mib = 0.0
-        self.every = SECONDS_BETWEEN_WRITES
+        self.seconds_between_writes = SECONDS_BETWEEN_WRITES
         # {key: {name: array}} of the batches
         self.batches = self._stored() if path.exists() else {}
         self.written = time.monotonic()
@@ -70,7 +70,7 @@ class PartialEvaluation:
         """Keep the arrays of a batch, with its seconds and the peak memory so far."""
         batch = dict(zip(FIELDS, arrays, strict=False))
         self.batches[key] = {**batch, "spent": np.array([seconds, peak_mib])}
-        if time.monotonic() - self.written >= self.every:
+        if time.monotonic() - self.written >= self.seconds_between_writes:
             self.write()
 
     def write(self) -> None:

@@ -38,7 +38,9 @@ def read_yaml(path: Path | str) -> object:
 
 
 def _check_structure(content: bytes) -> None:
-    """Raise ValueError for an alias, or more than MOST_LEVELS levels."""
+    """Raise ValueError for an alias, which may expand without bound, or more than MOST_LEVELS
+    levels, which may end the process.
+    """
     import yaml
 
     depth = 0

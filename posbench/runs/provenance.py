@@ -95,6 +95,7 @@ def collect_provenance(
     return {
         "commit": revision,
         "dirty_diff": dirty,
+        # Of a child process the command that was typed, which began it.
         "command": os.environ.get(COMMAND_VARIABLE) or shlex.join(sys.orig_argv),
         "seed": seed,
         **machine_facts(device),

@@ -69,7 +69,7 @@ class Setting:
         """Setting in words, a key or two in each part; a page reads them as getattr(setting,
         "parts", ...).
         """
-        if self.max_length is None:
+        if self.max_length is None:  # a task's questions are asked
             return self._parts_of_questions()
         return self._parts_of_text()
 

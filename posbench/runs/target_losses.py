@@ -77,6 +77,7 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
 def _arrays_of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dict[str, np.ndarray]:
     """Arrays of the i-th length."""
     arrays = {}
+    # One array holds all lengths where these score the same targets, else there is one for each.
     for name in NAMES:
         arrays[name] = stored[name][i] if name in stored else stored[f"{name}_{length}"]
     for name in ACCURACY_NAMES:

@@ -147,7 +147,7 @@ def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
         return Outcome(cell.label, "noop", legality.noop)
     if legality.untested:
         return Outcome(cell.label, "untested")
-    return Outcome(cell.label, "own" if legality.own else "legal")
+    return Outcome(cell.label, "own" if legality.of_user else "legal")
 
 
 def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Result | None:

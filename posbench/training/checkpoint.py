@@ -68,7 +68,7 @@ def load_state(
     RunError, and leaves the files as they are, if neither is whole. Raises RunError too if the
     content is no state of this model."""
     _repair(path)
-    content = memoryview(path.read_bytes())[HEADER:]
+    content = memoryview(path.read_bytes())[HEADER:]  # behind the checksum, which is verified
     older_name = previous_generation(path).name
     remedy = f"delete it and {older_name}, and training starts again from the beginning"
     # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step

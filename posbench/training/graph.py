@@ -90,8 +90,8 @@ class StepGraphs:
         # once.
         self.pool = None
         self.eager_steps: Counter[tuple] = Counter()  # {shape of inputs: number of steps}
-        self.recorded: dict[tuple, Recorded] = {}
-        self.refused = False
+        self.recorded: dict[tuple, Recorded] = {}  # {shape of inputs: its graph}
+        self.refused = False  # True once a record has failed: every later step is eager
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Make a step; the results are tensors of their own."""
@@ -118,6 +118,7 @@ class StepGraphs:
         return Recorded(graph.replay, inputs, outputs)
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
+        """Record the step of a shape, or have all steps stay eager if that fails."""
         # Any exception counts, as of a compiler: the eager step raises one with another cause
         # again.
         try:

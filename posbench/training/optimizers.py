@@ -113,7 +113,7 @@ def make_optimizers(
     )
     for group in _groups(optimizers):
         group["peak_lr"] = group["lr"]
-    place_rates(optimizers)
+    place_rates(optimizers)  # on the GPU, if there is one
     return optimizers
 
 

@@ -88,7 +88,11 @@ class Trainer:
         # Made here, so that validation text without a long enough document is refused before
         # training. Seed 0: the same windows for every run, independent of the run's seed.
         self.held_out = batches(
-            corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos
+            corpus.validation,
+            [config.train_len],
+            config.tokens_per_step,
+            seed=0,
+            bos=corpus.bos,
         )
         self.step = 0
         self.tokens = 0
@@ -110,7 +114,7 @@ class Trainer:
         encoding = getattr(self.model, "encoding", None)
         reason = graph.why_eager(self.config, encoding, self.device, self.world)
         if reason is None:
-            return graph.StepGraphs(self._step, self.model.zero_grad)
+            return graph.StepGraphs(self._step, recover=self.model.zero_grad)
         if self.device.type == "cuda" and self.config.graph is not False and self.world.main:
             print(f"train.graph: {reason}: each step is launched anew", file=sys.stderr, flush=True)
         return None
@@ -232,7 +236,7 @@ class Trainer:
             inputs_BT = inputs_BT[:batch][rows].to(self.device)
             targets_BT = targets_BT[:batch][rows].to(self.device)
             if len(inputs_BT):
-                loss = self._loss(self.model.loss, inputs_BT, targets_BT, None)
+                loss = self._loss(self.model.loss, inputs_BT, targets_BT, step=None)
                 total += loss.item() * len(inputs_BT)
             remaining -= batch
             step += 1
@@ -252,7 +256,8 @@ class Trainer:
         extra = {
             "tokens": self.tokens,
             "seconds": self.seconds,
-            "recent": [tuple(finished) for finished in self.recent],  # reading allows no classes
+            # plain tuples, since the state is read with weights_only
+            "recent": [tuple(finished) for finished in self.recent],
             "above": self.steps_above,
             "grad_norm": self._grad_norm(),
         }

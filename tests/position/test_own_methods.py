@@ -50,10 +50,10 @@ def test_a_pair_with_an_own_method_is_own_and_not_untested(allowed):
         (alibi, make_method(composed, kind=Extension)),
     ):
         judged = verdict(encoding, extension, allow_untested=allowed)
-        assert judged.own and not judged.untested
+        assert judged.of_user and not judged.untested
     named = verdict(alibi, NamedHalf())
-    assert not named.own and named.source.endswith("a notebook")
-    assert not verdict(make_triple("rope", "none", "none")[0], NoExtension()).own
+    assert not named.of_user and named.source.endswith("a notebook")
+    assert not verdict(make_triple("rope", "none", "none")[0], NoExtension()).of_user
     with pytest.raises(ConfigError, match="no table|no learned table"):
         verdict(Mine(SHAPE), make_triple("rope", "table_linear", "none")[1])
 
@@ -64,7 +64,7 @@ def test_an_untested_pair_of_posbench_stays_one_beside_an_own_method():
     with pytest.raises(ConfigError, match=r"^fire\+log_n is defined but no test of it is known"):
         verdict_of(fire, Half(), log_n, LENGTHS)
     judged = verdict_of(fire, Half(), log_n, LENGTHS, allow_untested=True)
-    assert judged.untested and not judged.own
+    assert judged.untested and not judged.of_user
 
 
 @pytest.mark.parametrize("name", ["t5", "fire", "fox", "gemma3"])

@@ -121,6 +121,9 @@ class Accuracy(Protocol):
 
     @classmethod
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
+        """Raise ConfigError, before any training, for a length that the task or its depths do not
+        fit.
+        """
         source = questions(corpus, config)
         for length in config.lengths:
             # Drawing a text of the first part says what the task needs.
@@ -163,22 +166,24 @@ class Accuracy(Protocol):
         return self.count * len(self.questions.parts(length))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        """Rows of a length, and {name: array [n_questions, columns of all rows]}."""
         max_distance = self.evaluation.max_distance(self.evaluation.plan(length))
         rows = []
-        # of each row {name: array [n_questions, columns of the row]}
-        columns = []
+        arrays_of_rows = []  # of each row {name: array [n_questions, columns of the row]}
         for label, parts in self._scored_parts(length).items():
             for row, answers in _rows_with_answers(label, parts):
                 rows.append({**row, "max_distance": max_distance})
-                columns.append(self._arrays_of_row(row, answers))
+                arrays_of_rows.append(self._arrays_of_row(row, answers))
         arrays = {
-            name: np.concatenate([of_row[name] for of_row in columns], axis=1)
-            for name in columns[0]
+            name: np.concatenate([of_row[name] for of_row in arrays_of_rows], axis=1)
+            for name in arrays_of_rows[0]
         }
         return rows, arrays
 
     def _scored_parts(self, length: int) -> dict[str, list[ScoredPart]]:
-        """{name of rows: the parts of the task that it is of}."""
+        """{name of rows: the parts of the task that it is of}. Also notes depths and guesses of the
+        texts.
+        """
         self.depths: dict[str, list[float]] = {}
         self.guesses: dict[str, dict[str, float]] = {}
         scored: dict[str, list[ScoredPart]] = {}
@@ -202,6 +207,7 @@ class Accuracy(Protocol):
         nll, correct, rank = (
             np.concatenate(np.split(array_NA, n_depths), axis=1) for array_NA in answers
         )
+        # `part_of` reads a complete row, and this one has no protocol yet.
         part = np.full((1, nll.shape[1]), part_of({**row, "protocol": "accuracy"}))
         return {"nll": nll, "correct": correct, "rank": rank, "part": part}
 
@@ -226,17 +232,18 @@ class Accuracy(Protocol):
 
         plan = self.evaluation.plan(len(is_target_T))
         scores = self.evaluation.score_texts(plan, np.arange(len(target_NR)), n_rows, text)
-        nll_NR, correct_NR, *of_choices = scores  # rank and nll among choices, if there are any
+        # Rank and nll of the answer among the choices follow where there are choices.
+        nll_NR, correct_NR, *rank_and_nll = scores
         nll_NA = sums_by_answer(answer_NR, nll_NR)
         correct_NA = sums_by_answer(answer_NR, ~correct_NR) == 0  # no token of the answer is wrong
-        of_choices = [sums_by_answer(answer_NR, values_NR) for values_NR in of_choices]
+        rank_and_nll = [sums_by_answer(answer_NR, values_NR) for values_NR in rank_and_nll]
         if examples.rival_NAKR is not None:
-            of_choices = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
-        if not of_choices:
+            rank_and_nll = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
+        if not rank_and_nll:  # no choice among answers, so no rank
             rank_NA = np.zeros(nll_NA.shape, np.int64)
             return {task: Answers(nll_NA.astype(np.float32), correct_NA, rank_NA)}
-        rank_NA = of_choices[0].astype(np.int64)
-        choice_nll_NA = of_choices[1].astype(np.float32)
+        rank_NA = rank_and_nll[0].astype(np.int64)
+        choice_nll_NA = rank_and_nll[1].astype(np.float32)
         return {
             task: Answers(nll_NA.astype(np.float32), correct_NA, rank_NA),
             f"{task} choice": Answers(choice_nll_NA, rank_NA == 1, rank_NA),
@@ -324,7 +331,14 @@ def word_questions(
     chat = text_around_message(config.chat) if config.chat else None
     task = make_text_task(node)
     return TextQuestions(
-        task, node["name"], config.split, file, tokenizer, bos, chat, config.rivals
+        task,
+        node["name"],
+        config.split,
+        file,
+        tokenizer,
+        bos,
+        before_and_behind=chat,
+        rivals=config.rivals,
     )
 
 

@@ -32,9 +32,11 @@ class FixedTargets(Protocol):
     floor = "fixed_targets"
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness of every target: [N, S] each."""
         evaluation = self.evaluation
-        gives_each_target_a_text = evaluation.fed_length(length) < length  # the extension does
-        if gives_each_target_a_text:
+        # An extension that feeds fewer tokens than the length cuts a text of its own for each
+        # target.
+        if evaluation.fed_length(length) < length:
             return self.score_separately(self.context_lengths(length))
         n_targets = self.windows.n_targets
         last_N = np.arange(1, len(self.windows.last_N) + 1) * n_targets - 1  # among all targets

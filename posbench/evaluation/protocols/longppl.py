@@ -98,6 +98,7 @@ class Longppl(FixedTargets):
     def read_volumes_first(
         cls, config: "EvaluateConfig", train_len: int, n_windows: int | None = None
     ) -> list[ReadVolume]:
+        """Readings that choose the key tokens: with the long context, and with the short one."""
         long = _long_context(config.key_run, train_len)
         # Of this length each target has a text of its own, as in the floor.
         beyond = config.max_length + 1

@@ -64,6 +64,7 @@ class YarnScript(EveryTokenProtocol):
         return ReadVolume(texts, tokens=length, rows=step, losses=n_losses)
 
     def window_spans(self, length: int) -> Spans:
+        """Windows that the script reads, each with the rows that no window before it has scored."""
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
         scored_K = np.concatenate([[0], end_K[:-1]])  # tokens that the windows before have scored

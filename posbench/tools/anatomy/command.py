@@ -130,7 +130,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     numbers = dissected.numbers | {
         "untested": verdict.untested,
         "noop": verdict.noop,
-        "own": verdict.own,
+        "own": verdict.of_user,
         "run": raw["run"],
     }
     print("\n".join(summary_lines(numbers)))

@@ -72,7 +72,7 @@ def _fate_and_reason(judge: Callable, *args: Any) -> tuple[str, str]:
         return ("opt-in" if "allow_untested" in str(error) else "refused"), str(error)
     if verdict is not None and verdict.noop:
         return "no-op", verdict.noop
-    if verdict is not None and verdict.own:
+    if verdict is not None and verdict.of_user:
         return "own", "its file names no test of the pair"
     return "legal", verdict.source if verdict is not None else ""
 
