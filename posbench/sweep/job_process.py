@@ -164,7 +164,7 @@ def main(spec: str) -> int:
         return BUSY
     except (Exception, KeyboardInterrupt, Stopped) as error:
         is_unforeseen = not isinstance(error, ConfigError | RunError | KeyboardInterrupt | Stopped)
-        if is_unforeseen and not world.main:
+        if is_unforeseen and not world.main:  # its traceback goes to the log of its rank
             raise
         if is_unforeseen:
             # sent when another process failed too; this one reports

@@ -54,7 +54,7 @@ class Worker:
 
     def run(self, spec: Path, feed: Callable[[bytes], object]) -> JobEnd:
         """Run a job, and `feed` each line of its stderr."""
-        if self._had_job:
+        if self._had_job:  # the first spec is a word of its command
             with contextlib.suppress(OSError):  # it was killed meanwhile, as its exit code says
                 self.process.stdin.write(f"{spec}\n".encode())
                 self.process.stdin.flush()

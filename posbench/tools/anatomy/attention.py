@@ -162,7 +162,7 @@ def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
     length = len(plan.n_T)
 
     def of_band(band: BandPlan) -> Tensor:
-        # A distance has its bucket as its exponent, as in LayerAttention.add.
+        # A distance has its bucket as its exponent, as in LayerAttention.add_windows.
         seen_U = torch.zeros(len(distance_buckets(length)), dtype=torch.float64)
         for query in range(length - queries, length):
             key_K = torch.arange(1, query + 1)

@@ -89,6 +89,7 @@ def content_scores(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
     )
     query_WC = torch.randn(shape.n_head * shape.head_dim, width, generator=random)
     key_WC = torch.randn(shape.n_kv_head * shape.head_dim, width, generator=random)
+    # K is 1 until embeddings are added: all keys have the same content, and so has the query.
     q_N1C, k_NKC = q_NC[:, None], k_NC[:, None]
     if view.added_TC is not None:
         q_N1C = q_N1C + view.added_TC[query]

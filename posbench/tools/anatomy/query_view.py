@@ -205,7 +205,9 @@ def even_weights(view: LayerView) -> Tensor | None:
     seen_SK = ~key_distances(view, query, keys_K).isnan()[None]
     bias_HSK = None if bias_HK is None else bias_HK.nan_to_num().float()[:, None]
     # All keys at once: an extension changes nothing here, so its bands do not differ.
-    weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, view.layer.index)
+    weights_BHSK = encoding.weights(
+        q_BHSD, scores_BHSK, bias_HSK, seen_SK, factor=1.0, layer=view.layer.index
+    )
     return weights_BHSK[0, :, 0].double().masked_fill(~seen_SK, torch.nan).flip(-1)
 
 

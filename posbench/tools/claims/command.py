@@ -136,14 +136,15 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
         results = Results([], [], [])
         if config["runs"] is not None:
             results = find_results(config["runs"])
-        reason = "holds means, and claims are judged on sums over documents"
-        paths = results.without_csvs(reason).eval_files()
+        why_without_csvs = "holds means, and claims are judged on sums over documents"
+        paths = results.without_csvs(why_without_csvs).eval_files()
         for experiment in experiments:
             paths = paths + planned_eval_files(experiment)
         return Pool.read(paths, default_arguments(), results.evidence)
 
     def look_up(claim: Claim) -> tuple[Pool, str]:
         commands = [f"python scripts/run.py experiment={name}" for name in claim.experiments]
+        # With runs= all claims share the pool of these; else each has what its experiments plan.
         experiments = claim.experiments if config["runs"] is None else ()
         return pool_of(experiments), " and ".join(commands)
 

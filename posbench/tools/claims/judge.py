@@ -287,6 +287,7 @@ def _judge_endpoint(
         return finding
     if gate.fault and endpoint.gate == BOTH_VERDICTS:
         return replace(finding, verdict="gated", note=_joined_notes(finding.note, gate.fault))
+    # A usable length, which has no terms, may be infinite: no length exceeds the margin.
     if terms and not math.isfinite(judged.value):
         return _undecided(finding, "a loss is not finite")
 
@@ -299,7 +300,7 @@ def _judge_endpoint(
         return estimate([*terms, *less], anova_from), 0.0
 
     verdict, p = decide(endpoint.confirm, endpoint.refute, effect_and_bound, finding.sides)
-    if gate.fault and verdict == endpoint.gate:
+    if gate.fault and verdict == endpoint.gate:  # the one verdict that needs trained models
         return _undecided(finding, f"not {verdict}: {gate.fault}")
     return replace(finding, p=p, by_interval=verdict, verdict=verdict)
 
@@ -313,6 +314,7 @@ def _cells_of_common_seeds(endpoint: Endpoint, pool: Pool, later_seeds: set[int]
     seeds_of_cells = []
     for weight, cell in endpoint.cells:
         by_seed = pool.evaluations_by_seed(cell, endpoint.windows, endpoint.seeds)
+        # Seeds that a later stage names decide there, and an endpoint without seeds leaves them.
         if not endpoint.seeds:
             by_seed = {seed: by_seed[seed] for seed in by_seed if seed not in later_seeds}
         seeds_of_cells.append((weight, cell, by_seed))

@@ -154,7 +154,7 @@ def _model_type(model: ModelConfig, encoding: Encoding) -> str:
         raise ConfigError(
             f"model.output_gate={model.output_gate} cannot be exported: the format has none."
         )
-    windows = set(encoding.windows)
+    windows = set(encoding.windows)  # of the layers; None: a layer without one
     unturned = sorted(encoding.unturned)
     if model.qk_norm == "rms":
         kind = "qwen3"
@@ -164,6 +164,7 @@ def _model_type(model: ModelConfig, encoding: Encoding) -> str:
         kind = "llama"
     else:
         kind = "mistral"
+    # SmolLM3's class alone leaves layers unturned, and it has neither norms of q and k nor biases.
     if unturned and kind.startswith("qwen"):
         keys = f"model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias}"
         raise ConfigError(
@@ -172,6 +173,7 @@ def _model_type(model: ModelConfig, encoding: Encoding) -> str:
         )
     if unturned:
         kind = "smollm3"
+    # Mistral gives its window to every layer; the other classes have one that layers may lack.
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
         supported = (
             "one window, and one that some layers have for model.qk_norm=rms, model.qkv_bias=true"

@@ -202,10 +202,12 @@ def _evaluate_keys(raw: dict, engine: EngineRows, lengths: list[int], length: in
             evaluate[key] = raw["evaluate"][key]
     of_protocol = protocol(engine.protocol)
     for key in ("targets", "floor_block"):
+        # Stored settings hold defaults too, and one that the protocol does not use is refused.
         if key not in of_protocol.uses:
-            evaluate[key] = None  # it was filled in
+            evaluate[key] = None
     if issubclass(of_protocol, EveryTokenProtocol):
-        evaluate["windows"] = evaluate["windows"] * train_len // length  # as many stretches
+        # The number of stretches is windows * training length / max_length: keep the engine's.
+        evaluate["windows"] = evaluate["windows"] * train_len // length
     return evaluate
 
 

@@ -122,12 +122,15 @@ class FirstLook:
         self.train_len = config.train.train_len
         self.timing = Timing([self.job])
         self.left_out = self._reasons_without_effect()
+        # Refused beyond training as it is, such as for a table that ends: no text goes further.
+        ends_at_training = AS_IT_IS in self.left_out
         self.extensions = []
-        if AS_IT_IS not in self.left_out:
+        if not ends_at_training:
             self.extensions = [name for name in EXTENSIONS if name not in self.left_out]
+        # Planning has imported what the evaluating process will, which also reads the weights.
         self.loading_seconds = LOADING_PER_PLANNING * (time.monotonic() - self.began)
         self.longest_document = self._longest_document()
-        reach = self.train_len if AS_IT_IS in self.left_out else 2 * self.train_len
+        reach = self.train_len if ends_at_training else 2 * self.train_len
         # a text and the token behind its last one
         self.longest = min(self.longest_document - 1, reach)
         if self.longest < 2:
@@ -135,6 +138,7 @@ class FirstLook:
                 f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"
                 f" {config.evaluate.split} document of data={config.data['name']}."
             )
+        # The path of a model in a wheel is NAME@VERSION:FILE.
         self.name = Path(config.model.path or str(self.job.run.path)).name.rpartition(":")[2]
         reports = Path(config.results_dir).parent / "report"
         folder = Path(config.report_dir or reports / f"look-{self.job.run.id}")
