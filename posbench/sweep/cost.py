@@ -214,7 +214,7 @@ class Timing:
         self.training: dict[ModelSize, list[float]] = defaultdict(list)
         self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
         self.speeds: dict[tuple, EvaluationSpeed] = {}  # {(run, number format): speed}
-        self.stepped: set[ModelSize] = set()  # of which steps were made to time them
+        self.sizes_timed_now: set[ModelSize] = set()  # of which steps were made just now
         self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
         for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
@@ -236,7 +236,7 @@ class Timing:
         step = model.training(train.train_len) * train.tokens_per_step
         if model not in self.training and step <= MOST_STEP_FLOP:
             self._time_steps(job, model, step, threads=max(1, cores() // at_once))
-        if model in self.stepped:
+        if model in self.sizes_timed_now:
             basis = "some steps made just now"
         elif model in self.training:
             basis = "runs of this model size"
@@ -265,7 +265,7 @@ class Timing:
         with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS, RuntimeError):
             seconds = step_seconds(job.config, vocabulary(job.config), threads)
             self.training[model].append(seconds / step)
-            self.stepped.add(model)
+            self.sizes_timed_now.add(model)
 
     def seconds_of_text(
         self,

@@ -104,7 +104,10 @@ class Mirror:
             _say(f"wandb sends this run to {printable(page)}; {offline}")
 
     def _begin(self, folder: Path, mode: str, apart: bool) -> "wandb.Run":
-        """A run of wandb that keeps its files in `folder`. Raises wandb's own errors."""
+        """A run of wandb that keeps its files in `folder`: that of the training, or one `apart`.
+
+        Raises wandb's own errors.
+        """
         wandb = _quiet_wandb(folder)
         run_id = self._run.id
         wandb_id = f"{run_id}-{self._job_type}-{time.time_ns():x}" if apart else run_id

@@ -120,7 +120,7 @@ def option_by_length(family: str) -> Option:
     """A family whose factor follows the length of each text, or one without a factor."""
     if family in SCALED_FAMILIES or family in FOLLOWING_FAMILIES:
         return Option(f"{family} by length", family, frequencies=True, extension=family)
-    if family == "log_n":
+    if family == "log_n":  # a scale without an extension
         return Option(family, family, scale="log_n")
     extension, _, scale = family.partition("+")
     return Option(family, family, extension=extension, scale=scale or "none")
@@ -321,10 +321,11 @@ def _work_of_a_window(
     n_own = min(KEPT_OWN, sum(name not in SCALED_FAMILIES for name in families))
     probing = 1.0  # texts at the probe, the model as it is among them
     for name in families:
-        probing += WORK_OF_FAMILY.get(name.split("+")[0], 1.0)
-        if name in OVERSHOOTING_FAMILIES:
+        probing += WORK_OF_FAMILY.get(name.split("+")[0], 1.0)  # a scale beside it costs nothing
+        if name in OVERSHOOTING_FAMILIES:  # read with a fixed factor too
             probing += 1
-    # The longest lists of factors: of a family that overshoots, and of one that does not.
+    # The longest lists of factors at the target (`long_factors`): of a family that overshoots, and
+    # of one that does not. With one family that goes on, half of them counts.
     reached = plan.target / plan.train_len
     n_long = sum(factor >= reached for factor in plan.factors)
     n_long += sum(reached <= factor <= max(4.0, reached) for factor in plan.factors)

@@ -78,7 +78,7 @@ class LayerAttention:
 
     def summary(self, document_N: np.ndarray) -> dict:
         """Values of `measure_attention` for this layer. document_N: the document of each window."""
-        mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
+        mass_HU = torch.stack(self.mass_NHU).mean(dim=0)  # the last bucket is the first token's
         means = []
         halves = []
         for entropy_N in torch.stack(self.entropy_NH).T.numpy():

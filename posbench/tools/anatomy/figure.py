@@ -313,9 +313,11 @@ def _draw_rule(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_logits(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
+    """Draw the factor on the logits by position: a line, or one for each head if heads differ."""
     for layer, colour, name in layer_styles(numbers):
         factors = layer["logit_scale"]
-        if isinstance(factors[0], list):
+        by_head = isinstance(factors[0], list)
+        if by_head:
             draw_heads(axes, factors)
         else:
             draw_line(axes, factors, colour, name)

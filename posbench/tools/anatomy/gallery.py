@@ -284,7 +284,7 @@ def _draw_bias_curves(axes: Axes, rows: list[list]) -> None:
     draw_heads(axes, rows, label="")
     values = [value for row in rows for value in row if value is not None]
     low, high = max(min(values), LOWEST_BIAS), max(0.0, *values)
-    margin = 0.06 * (high - low) + 1e-3
+    margin = 0.06 * (high - low) + 1e-3  # some where all are 0
     axes.set_ylim(low - margin, high + margin)
     axes.axhline(0, color="black", linewidth=0.6, zorder=1)
 

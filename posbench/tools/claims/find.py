@@ -162,7 +162,8 @@ class Pool:
         many windows.
         """
         training = entry.first["finetune"] or entry.first["run_id"]
-        windows = (training, entry.windows[1])
+        _, setting = entry.windows
+        windows = (training, setting)  # those that the training, or a child's parent, was read in
         if windows not in self.gain_bounds:
             reading = self._evaluation_for_gain(training, windows)
             self.gain_bounds[windows] = estimate(self.gain_terms([reading])).interval()[0]

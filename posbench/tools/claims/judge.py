@@ -90,7 +90,7 @@ def judge(
 ) -> list[Finding]:
     """Findings of all endpoints, each stage a family.
 
-    `pools(claim)` gives the evaluations of a claim, and the command that makes missing ones.
+    `pool_and_command` gives the evaluations of a claim, and the command that makes missing ones.
     """
     n_readings = Counter(
         (claim.stage, str(endpoint)) for claim in claims for endpoint in claim.primary
@@ -138,7 +138,7 @@ def _correct_family(
     groups = [
         finding.compared if finding.stage > 1 else number for number, finding in enumerate(family)
     ]
-    p_of_groups: dict[object, float] = {}
+    p_of_groups: dict[object, float] = {}  # the largest p of those that read one comparison
     for group, finding in zip(groups, family, strict=True):
         p_of_groups[group] = max(finding.p, p_of_groups.get(group, 0.0))
     for group in unmeasured:
@@ -146,6 +146,7 @@ def _correct_family(
     q_of_groups = dict(zip(p_of_groups, benjamini_hochberg([*p_of_groups.values()]), strict=True))
     ps = [finding.p for finding in family] + [1.0] * len(unmeasured)
     adjusted_ps = holm(ps, [*groups, *unmeasured])
+    # The adjusted p of what is unmeasured stand behind the others, and are left off.
     for index, group, p_holm in zip(tested, groups, adjusted_ps, strict=False):
         finding = findings[index]
         verdict = finding.by_interval

@@ -135,8 +135,9 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
         content["no_rope_layers"] = [
             int(layer not in encoding.unturned) for layer in range(model.n_layer)
         ]
-        content["pad_token_id"] = None
+        content["pad_token_id"] = None  # SmolLM3's default is an id of its own, larger vocabulary
     content |= _window_keys(encoding.windows, kind)
+    # The classes' defaults are ids of other vocabularies. Those of this one are added later.
     return {**content, "bos_token_id": None, "eos_token_id": None}
 
 

@@ -177,7 +177,7 @@ def search(
     with Progress(sizes.total * tokens_read, "search", "tokens") as progress:
         reference_losses = {"as it is": objective.loss(extension=NoExtension())}
         for name, factors in published_factors.items():
-            if name not in starts:
+            if name not in starts:  # a start is measured with the others
                 extension = objective.with_factors(factors, exact_first=0)
                 reference_losses[name] = objective.loss(extension=extension)
         best = math.inf

@@ -36,7 +36,7 @@ def harness(request: Request) -> None:
             dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
             model = load(checkpoint, dtype).to(pick_device(raw["device"]))
             loaded_place = checkpoint.folder_or_file
-        lengths = typed_group("evaluate", raw["evaluate"]).lengths or [0]
+        lengths = typed_group("evaluate", raw["evaluate"]).lengths or [0]  # 0: none was typed
         target = raw["target_len"] or max(lengths) or None
         extend(model, raw["extension"], raw["scale_attention"], target_len=target)
         results = _run_tasks(model, checkpoint, raw)

@@ -231,6 +231,8 @@ class FirstLook:
             )
         look = self.with_fitting_extensions(look, budget)
         has_all_methods = set(self.extensions) <= set(look.methods)
+        # More texts only where no more methods can come: the same command must read the same texts
+        # again, with the methods that it adds.
         if self.missing_methods(look) and (look.length <= self.train_len or has_all_methods):
             look = look.and_texts(self.seconds_of_text, budget)
         return look

@@ -104,6 +104,7 @@ class LoadedRun:
             beside_runs = self.path.resolve().parent.parent / "cache"
             cache_dir = beside_runs if beside_runs.is_dir() else "results/cache"
         corpus = prepare(self.reached(), cache_dir, splits)
+        # "": its provenance, which names the text, is missing.
         if read_metadata(self.path).fingerprint not in ("", corpus.fingerprint):
             raise RunError(
                 f"The text of data={corpus.name} has changed since {self.id} was trained on it:"
@@ -302,7 +303,8 @@ class LoadedRun:
         ids = self.encode(text)[0].tolist()
         if not ids:
             raise ConfigError("text='' has no token to continue: give some text.")
-        verdict_of(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
+        longest_read = len(ids) + n - 1  # the last token is drawn, and not read
+        verdict_of(encoding, extension, scale, [longest_read], allow_untested)
         generator = torch.Generator().manual_seed(seed)
         n_prompt = len(ids)
         for _ in range(n):

@@ -175,7 +175,7 @@ def _picture_of_report() -> str | None:
         [sys.executable, "-m", "posbench", "report", *sys.argv[1:]],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # the jobs that still run have the cores
         stdin=subprocess.DEVNULL,
     )
     for line in done.stdout.splitlines():
