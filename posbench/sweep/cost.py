@@ -76,7 +76,7 @@ class ModelSize:
         tables = 1 if self.tied else 2
         return self.n_layer * self.layer + tables * self.head
 
-    def forward(self, read: ReadVolume) -> float:
+    def forward_flop(self, read: ReadVolume) -> float:
         """FLOP of a forward pass: 2 per parameter and token, 4 per channel and causal pair.
 
         The pairs are of scores and values. The last layer is computed only for the scored rows.
@@ -86,14 +86,14 @@ class ModelSize:
         in_layer = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
         return read.texts * (layers * in_layer + 2 * self.head * read.rows)
 
-    def per_token(self, length: int) -> float:
+    def flop_per_token(self, length: int) -> float:
         """FLOP per token of a text of `length` tokens, without the head."""
         return self.n_layer * (2 * self.layer + 2 * self.width * length)
 
-    def training(self, length: int) -> float:
+    def training_flop_per_token(self, length: int) -> float:
         """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
         text = ReadVolume(texts=1, tokens=length, rows=length, losses=0)
-        return 3 * self.forward(text) / length
+        return 3 * self.forward_flop(text) / length
 
 
 def model_size(config: JobConfig) -> ModelSize:
@@ -211,8 +211,8 @@ class Timing:
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         # seconds per FLOP of trainings, and of texts by `_text_key`
-        self.training: dict[ModelSize, list[float]] = defaultdict(list)
-        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
+        self.rates_of_trainings: dict[ModelSize, list[float]] = defaultdict(list)
+        self.rates_of_texts: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
         self.speeds: dict[tuple, EvaluationSpeed] = {}  # {(run, number format): speed}
         self.sizes_timed_now: set[ModelSize] = set()  # of which steps were made just now
         self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
@@ -233,16 +233,16 @@ class Timing:
         """
         model = model_size(job.config)
         train = job.config.train
-        step = model.training(train.train_len) * train.tokens_per_step
-        if model not in self.training and step <= MOST_STEP_FLOP:
-            self._time_steps(job, model, step, threads=max(1, cores() // at_once))
+        step_flop = model.training_flop_per_token(train.train_len) * train.tokens_per_step
+        if model not in self.rates_of_trainings and step_flop <= MOST_STEP_FLOP:
+            self._time_steps(job, model, step_flop, threads=max(1, cores() // at_once))
         if model in self.sizes_timed_now:
             basis = "some steps made just now"
-        elif model in self.training:
+        elif model in self.rates_of_trainings:
             basis = "runs of this model size"
         else:
             basis = "runs of other sizes"
-        return self._seconds_per_training_flop(model, basis) * step * train.last_step
+        return self._seconds_per_training_flop(model, basis) * step_flop * train.last_step
 
     def seconds_of_validations(self, job: Job) -> float:
         """Seconds of all validations of a training at several lengths.
@@ -257,14 +257,14 @@ class Timing:
             )
         return seconds * len(train.validation_steps)
 
-    def _time_steps(self, job: Job, model: ModelSize, step: float, threads: int) -> None:
-        """Make some steps of `step` FLOP, and keep their time as that of a training."""
+    def _time_steps(self, job: Job, model: ModelSize, step_flop: float, threads: int) -> None:
+        """Make some steps of `step_flop` each, and keep their time as that of a training."""
         from posbench.training.time_training import step_seconds
 
         # A failure, such as of memory, is no reason to refuse: other sizes tell the time then.
         with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS, RuntimeError):
             seconds = step_seconds(job.config, vocabulary(job.config), threads)
-            self.training[model].append(seconds / step)
+            self.rates_of_trainings[model].append(seconds / step_flop)
             self.sizes_timed_now.add(model)
 
     def seconds_of_text(
@@ -281,13 +281,13 @@ class Timing:
         Raises ConfigError for a device that cannot be measured here, or where no training was.
         """
         model = model_size(job.config)
-        rates = self.text.get(_text_key(model, dtype, extension, text))
+        rates = self.rates_of_texts.get(_text_key(model, dtype, extension, text))
         if rates:
             self.bases["stored evaluations of texts like these"] = None
-            return statistics.median(rates) * model.forward(text)
+            return statistics.median(rates) * model.forward_flop(text)
         if not measure:
             rate = self._seconds_per_training_flop(model, "arithmetic from trainings")
-            return rate * model.forward(text)
+            return rate * model.forward_flop(text)
         key = (job.run.path, dtype)
         if key not in self.speeds:
             from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
@@ -301,9 +301,9 @@ class Timing:
 
         Raises ConfigError without any.
         """
-        rates = self.training.get(model)
+        rates = self.rates_of_trainings.get(model)
         if not rates:
-            rates = [rate for of_size in self.training.values() for rate in of_size]
+            rates = [rate for of_size in self.rates_of_trainings.values() for rate in of_size]
         if not rates:
             raise ConfigError(f"nothing of {LEAST_SECONDS} s or more was measured here yet")
         self.bases[basis] = None
@@ -318,8 +318,9 @@ class Timing:
         train_len = config.train.train_len
         summary = run.read_summary()
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST_SECONDS:
-            flop_per_second = summary["tokens_per_second"] * model.training(train_len)
-            self.training[model].append(1 / flop_per_second)
+            flop_per_token = model.training_flop_per_token(train_len)
+            flop_per_second = summary["tokens_per_second"] * flop_per_token
+            self.rates_of_trainings[model].append(1 / flop_per_second)
         for path in run.eval_files():  # a damaged one leaves the others their times
             with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS):
                 content = read_json(path)
@@ -344,7 +345,7 @@ class Timing:
             if took >= LEAST_SECONDS:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
                 key = _text_key(model, evaluate.dtype, extension, text)
-                self.text[key].append(took / model.forward(text))
+                self.rates_of_texts[key].append(took / model.forward_flop(text))
 
 
 def _text_key(

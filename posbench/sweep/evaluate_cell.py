@@ -62,13 +62,13 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
             tokens = evaluator.tokens_to_read(text) + first_tokens
             first_tokens = 0  # read once, before the first length (key tokens of longppl)
             total += tokens
-            flop += tokens * per_token(job, evaluator, text)
+            flop += tokens * flop_per_token(job, evaluator, text)
     return Progress(total, "evaluate", "tokens", flop)
 
 
-def per_token(job: Job, evaluator: Protocol, length: int) -> float:
+def flop_per_token(job: Job, evaluator: Protocol, length: int) -> float:
     """FLOP per token that is read for one length, keys that an extension hides included."""
-    return model_size(job.config).per_token(evaluator.evaluation.fed_length(length))
+    return model_size(job.config).flop_per_token(evaluator.evaluation.fed_length(length))
 
 
 class CellFile:
@@ -148,7 +148,7 @@ def _measure(
     if text == length:  # shorter lengths take their losses from this same pass
         tokens += evaluator.tokens_to_read(text)
     end = progress.done + tokens
-    each = per_token(job, evaluator, text)
+    each = flop_per_token(job, evaluator, text)
     evaluator.evaluation.progress = functools.partial(
         progress.update, each=each, method=_method(cell), length=length
     )

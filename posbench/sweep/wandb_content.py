@@ -86,6 +86,7 @@ def _charts(
         if row["depth"] is not None or row["position"] is not None or value is None:
             continue
         protocol, _, methods = curve_name(row, training_text).partition("/")
+        # Four of the ten digits that end a run's id tell trainings apart, in less room.
         line = f"{methods} s{row['seed']} {row['run_id'][-10:][:4]}"
         lines = charts.setdefault((quantity, protocol), {})
         lines.setdefault(line, {})[row["length"]] = value

@@ -111,7 +111,11 @@ def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch)
     )
     fresh, own = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
     said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
-    reading = 0.5 * own.forward(ReadVolume(10, 100, 2, 20)) / (6000 * own.training(TRAIN_LEN))
+    reading = (
+        0.5
+        * own.forward_flop(ReadVolume(10, 100, 2, 20))
+        / (6000 * own.training_flop_per_token(TRAIN_LEN))
+    )
     assert said.startswith("about 50 s of training by some steps made just now, ") and seconds(
         said
     ) == round(reading)
@@ -216,7 +220,10 @@ def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     few, many = size(MODEL), size(OTHER)
     one = ReadVolume(10, 100, 2, 20)
     assert (
-        seconds(said) == pytest.approx(many.forward(one) / (5000 * few.training(TRAIN_LEN)), abs=30)
+        seconds(said)
+        == pytest.approx(
+            many.forward_flop(one) / (5000 * few.training_flop_per_token(TRAIN_LEN)), abs=30
+        )
         and seconds(alike) == 1
     )
     assert f"{(4 * many.parameters + 8 * 20) / 2**20:.1f} MiB" in said
@@ -243,7 +250,8 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     assert first.endswith("1 evaluation, 320 tokens")  # both lengths read the same, once
     model = size(MODEL)
     assert seconds(said) == round(
-        model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20))
+        model.forward_flop(ReadVolume(20, 16, 1, 20))
+        / model.forward_flop(ReadVolume(10, 100, 2, 20))
     )
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, floor=60.0)
     assert cost([known], [], [(known, floor, [100])])[1].startswith(

@@ -8,7 +8,7 @@ from test_evaluate import evaluation
 from posbench.config.schema import JobConfig, ModelConfig
 from posbench.evaluation.registry import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
-from posbench.sweep.evaluate_cell import per_token, progress_of
+from posbench.sweep.evaluate_cell import flop_per_token, progress_of
 
 JOB = SimpleNamespace(
     config=JobConfig(
@@ -25,11 +25,11 @@ def test_work_is_that_of_the_tokens_at_their_lengths(name):
     told = progress_of(JOB, [one], [[16, 64]])
     texts, first = one.lengths_by_text([16, 64]), one.tokens_to_read_first()
     assert told.total == sum(map(one.tokens_to_read, texts)) + first
-    work = sum(one.tokens_to_read(text) * per_token(JOB, one, text) for text in texts)
-    assert told.work == pytest.approx(work + first * per_token(JOB, one, min(texts)))
-    assert per_token(JOB, one, 64) > per_token(JOB, one, 16) * 1.01
+    work = sum(one.tokens_to_read(text) * flop_per_token(JOB, one, text) for text in texts)
+    assert told.work == pytest.approx(work + first * flop_per_token(JOB, one, min(texts)))
+    assert flop_per_token(JOB, one, 64) > flop_per_token(JOB, one, 16) * 1.01
 
 
 def test_a_text_of_its_own_for_each_target_counts_at_its_length():
     one = protocol("fixed_targets")(evaluation(RecomputeWindow(), windows=18, lengths=[16, 64]))
-    assert per_token(JOB, one, 64) == per_token(JOB, one, 16)
+    assert flop_per_token(JOB, one, 64) == flop_per_token(JOB, one, 16)

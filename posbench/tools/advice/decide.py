@@ -268,7 +268,8 @@ def best_fixed_factor_answer(
 
 def costs_and_rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}."""
-    # For an option with the very losses of its reference, of which there is no difference.
+    # For an option with the very losses of its reference, of which there is no difference. With a
+    # sem of 0 the interval is [0, 0], whatever df and n_documents are.
     equal = Estimate(
         value=0.0,
         sem=0.0,

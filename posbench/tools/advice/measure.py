@@ -182,7 +182,7 @@ class Measurements:
         text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
         dtype = config.evaluate.dtype
         seconds = timing.seconds_of_text(self.job, dtype, NO_EXTENSION, NO_SCALE, text)
-        seconds_per_flop = seconds / model_size(config).forward(text)
+        seconds_per_flop = seconds / model_size(config).forward_flop(text)
         duration = duration_words(plan.flop * seconds_per_flop)
         short = ", ".join(f"{length:,}" for length in plan.short)
         grid = ", ".join(f"{length:,}" for length in plan.grid)

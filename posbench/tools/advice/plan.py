@@ -313,7 +313,7 @@ def _work_of_a_window(
 
     def forward(length: int) -> float:
         text = ReadVolume(texts=1, tokens=length, rows=min(plan.targets, length), losses=0)
-        return size.forward(text)
+        return size.forward_flop(text)
 
     short_texts = sum(map(forward, plan.short))
     cut = 2 * forward(plan.train_len)

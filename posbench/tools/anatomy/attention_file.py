@@ -62,7 +62,7 @@ def resolve_run(raw: dict) -> JobConfig:
     _check_request(raw)
     lengths = raw["lengths"]
     evaluate = raw["evaluate"]
-    config = resolve_methods({**raw, "evaluate": {}})
+    config = resolve_methods({**raw, "evaluate": {}})  # whose sizes follow from the training length
     if config.data["tokenizer"] == "task":
         raise ConfigError(
             f"run={raw['run']} was trained on the task {config.data['name']}, which has no running"

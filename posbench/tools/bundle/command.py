@@ -73,14 +73,14 @@ def _bundle_contents(report: "Report", name: str, folder: Path | None) -> dict[s
     from posbench.report.write_report import EXPLORE, PAGE, write_report
 
     for origin in report.origins:
-        name_folder(origin.parent, name)
+        name_folder(origin.parent, name)  # the pages call the folder of its runs so
     with tempfile.TemporaryDirectory(prefix="posbench-") as temporary:
         write_report(report, temporary)
         contents = contents_by_name(Path(temporary))
     if folder:
         pages = {page: contents[page] for page in (EXPLORE, PAGE)}
         contents = contents | contents_by_name(folder) | pages
-    del contents[HASHES]
+    del contents[HASHES]  # of files as they were, before the pages were replaced
     return contents | {HASHES: hashes_of(contents)}
 
 

@@ -81,6 +81,7 @@ def _check_expressible(
         )
     far = 4 * train.train_len
     verdict_of(encoding, extension, NoScale(encoding.shape), [far], allow_untested=True)
+    # The format's factor is on cos and sin, so it leaves out layers and channels that do not turn.
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
     span = Span(train.train_len, far, extension.target_len(far))
     if not everywhere and extension.temperature(span) != 1:

@@ -205,9 +205,10 @@ def search(
 
 
 def _logged_losses(log: Path, first_number: str) -> dict[Individual, float]:
-    """Losses of the individuals in a log, infinite where it has none.
+    """{individual: loss} of a log, infinite where the loss is null, as json has what is not finite.
 
-    A line that was cut short is left out.
+    `first_number` is the key of an individual's first number. `read_lines` leaves out a line that
+    was cut short.
     """
     losses = {}
     for line in read_lines(log):

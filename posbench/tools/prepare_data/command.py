@@ -26,6 +26,7 @@ def prepare_data(request: Request) -> None:
     requests = {}  # {content: (data, cache_dir, splits)}
     for raw in request.raw_configs:
         data = config_from_checkpoint({**raw, "data": resolved_data(raw["data"])})["data"]
+        # Only a checkpoint, which was not trained on the text, is evaluated on the whole of it.
         undivided = raw["model"]["path"] and raw["evaluate"]["split"] == ALL
         splits = (ALL,) if undivided else SPLITS
         requests[repr(data), splits] = data, raw["cache_dir"], splits

@@ -229,6 +229,7 @@ def _show_plan(request: Request, jobs: list[Job], reported: Reported) -> int:
 def _rerun(request: Request, jobs: list[Job], rows: list[dict], reported: Reported) -> int:
     """Run the jobs from scratch, or go on with an unfinished rerun. Returns the exit code."""
     compared = reported.rerun_dir / COMPARED_FILE
+    # Written last: the earlier rerun was finished, and this one begins from scratch.
     if compared.exists():
         for job in jobs:
             shutil.rmtree(job.run.path, ignore_errors=True)

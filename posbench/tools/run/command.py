@@ -257,6 +257,7 @@ def _print_outcomes(results: list[Result], count_words: str, sweep: bool) -> Non
     """Print the reasons of outcomes, then the count of the work and the folders of the runs."""
     for result in results:
         for outcome in result.outcomes:
+            # A sweep lists its failures at the very end.
             if not outcome.reason or (sweep and outcome.status == "failed"):
                 continue
             status = STATUS_WORDS[outcome.status]
