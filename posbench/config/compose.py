@@ -317,7 +317,7 @@ def raw_configs_of_jobs(
     _check_grid(experiment)
     composer = composer or Composer()
     typed = {word.split("=", 1)[0].lstrip("+~"): word for word in overrides}  # {key: word}
-    typed.pop("experiment", None)
+    typed.pop("experiment", None)  # put in front below
     cells = {}  # {content: values}, since blocks may overlap
     for block in experiment["grid"]:
         for choice in _cells_of_block(block):

@@ -88,13 +88,13 @@ class Niah(TextTask):
         about = " and ".join(asked_keys)
         sentences = [self.needle(key, value) for key, value in needles]
         return Question(
-            f"Some special magic {self.value} are hidden in the following text. Memorize them: they"
-            " will be asked for afterwards.\n",
-            list(zip(places.tolist(), sentences, strict=True)),
-            f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text?",
-            f" The special magic {kind} for {about} mentioned in the text {verb}",
-            answer,
-            self.other_needles(random, keys),
+            head=f"Some special magic {self.value} are hidden in the following text. Memorize them:"
+            " they will be asked for afterwards.\n",
+            items=list(zip(places.tolist(), sentences, strict=True)),
+            tail=f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text?",
+            start=f" The special magic {kind} for {about} mentioned in the text {verb}",
+            answer=answer,
+            others=self.other_needles(random, keys),
             value=_value_in_answer,
         )
 

@@ -23,16 +23,16 @@ class Passkey(TextTask):
         self.end = end
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
-        """Question for a number from 1 to 50,000, which answer 0 is."""
+        """Question for a number from 1 to 50,000."""
         key = int(random.integers(1, 50_001))
         sentence = f"The pass key is {key}. Remember it. {key} is the pass key."
         place = random.random() if depth is None else depth
         answer = f" {key}." if self.end else f" {key}"
         return Question(
-            "An important piece of information is hidden in a lot of irrelevant text. Find it and"
-            " memorize it: it will be asked for.\n",
-            [(place, sentence)],
-            "\nWhat is the pass key?",
-            " The pass key is",
-            [(answer, 0)],
+            head="An important piece of information is hidden in a lot of irrelevant text. Find it"
+            " and memorize it: it will be asked for.\n",
+            items=[(place, sentence)],
+            tail="\nWhat is the pass key?",
+            start=" The pass key is",
+            answer=[(answer, 0)],  # the only answer, number 0
         )

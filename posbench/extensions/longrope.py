@@ -62,7 +62,7 @@ class Longrope(ScaledExtension):
                 f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of"
                 " training: give no more."
             )
-        if span.length <= self.exact_first:
+        if span.length <= self.exact_first:  # all of its tokens keep their frequencies
             return spectrum
         if self.short_factors is not None and span.length <= span.train_len:
             freq_F = _divided_frequencies(spectrum, self.short_factors, "short_factors")

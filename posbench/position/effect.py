@@ -37,12 +37,15 @@ def hides_keys(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if the extension hides keys that are seen without it; False beyond the encoding's
     limit.
     """
+    # Beyond it there is no plan without the extension to compare with.
     if encoding.limit is not None and length > encoding.limit:
         return False
     changed = make_plan(encoding, extension, length=length)
     plain = make_plan(encoding, length=length)
+    # An extension never shows a key that is hidden without it, so other counts are smaller ones.
     return any(
-        _seen_key_counts(a) != _seen_key_counts(b) for a, b in _distinct_layer_pairs(changed, plain)
+        _seen_key_counts(layer) != _seen_key_counts(plain_layer)
+        for layer, plain_layer in _distinct_layer_pairs(changed, plain)
     )
 
 
@@ -171,6 +174,7 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
 
 
 def _same_band(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
+    """True if a band's coordinates and tables change no score compared with the plain band's."""
     if not equal_or_both_none(band.q_table, plain.q_table) or not equal_or_both_none(
         band.k_table, plain.k_table
     ):

@@ -81,6 +81,7 @@ class Encoding(nn.Module):
     in_place: bool = False
 
     def __init_subclass__(cls, **options: object) -> None:
+        """Tell by the hooks that a class defines which kinds of bias and of positions it has."""
         super().__init_subclass__(**options)
         cls.biases = Bias(0)
         for bias, hook in HOOK_OF_BIAS.items():

@@ -148,6 +148,7 @@ def _check_rows_of_keys(
         return
     if len(extension.bands(_span(encoding, extension, fed))) == 1:
         return
+    # Without coordinates, bands that hide no key are a no-op, which is allowed.
     if Trait.COORDINATE in layer_encoding.traits or hides_keys(encoding, extension, fed):
         raise ConfigError(
             f"{_subject_with_layers(encoding, layer_encoding)} weighs a whole row of keys at once,"

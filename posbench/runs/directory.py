@@ -146,8 +146,8 @@ class Run:
         return config
 
     def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
-        """Write the result of posbench.runs.provenance.collect_provenance; after a resume, append it to the
-        list `resumed`.
+        """Write what `collect_provenance` returned; after a resume, append it to the list
+        `resumed`.
 
         Otherwise weights made by two commits or two machines would be attributed to the last one.
         """
