@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 from posbench.common.errors import ConfigError, RunError
 
-FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-LARGEST = 256 * 2**20  # bytes of a file that is read whole; posbench's own have a few megabytes
+FULL_DISK_ERRNOS = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+MOST_FILE_BYTES = 256 * 2**20  # of a file that is read whole; posbench's own have a few megabytes
 
 
 @contextlib.contextmanager
@@ -31,8 +31,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         number = getattr(error, "errno", None)
-        # Some libraries say these without an errno.
-        if number in FULL or "No space left" in str(error) or "File too large" in str(error):
+        # Some libraries say it without an errno.
+        says_full = "No space left" in str(error) or "File too large" in str(error)
+        if number in FULL_DISK_ERRNOS or says_full:
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; no"
                 " file is incomplete."
@@ -40,12 +41,12 @@ def disk_errors(path: Path) -> Iterator[None]:
         if number is None or number < 0 or isinstance(error, ConnectionError):
             raise  # of a network, not of a disk
         raise RunError(
-            f"{path} cannot be written ({_reason(error, path)}): fix this, or choose another"
-            " folder."
+            f"{path} cannot be written ({_reason_not_written(error, path)}): fix this, or choose"
+            " another folder."
         ) from error
 
 
-def _reason(error: OSError, path: Path) -> str:
+def _reason_not_written(error: OSError, path: Path) -> str:
     """Reason why `path` cannot be written, and the file at fault if it is another one.
 
     "Permission denied", or "Not a directory: results/runs" for results/runs/ID/rows.json.
@@ -71,7 +72,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _delete_leftovers(path)
-        handle, temporary = _temporary(path)
+        handle, temporary = _locked_temporary_file(path)
         try:
             yield temporary
             with open(temporary, "rb+") as file:
@@ -140,7 +141,7 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _temporary(path: Path) -> tuple[int, Path]:
+def _locked_temporary_file(path: Path) -> tuple[int, Path]:
     """(descriptor, path) of a new file beside `path`.
 
     The open descriptor locks it while its owner lives.
@@ -156,7 +157,7 @@ def _temporary(path: Path) -> tuple[int, Path]:
         os.close(handle)
 
 
-def locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """True while a living process holds the lock of a file.
 
     Such are the .lock of a run at work, and a temporary file being written.
@@ -182,7 +183,7 @@ def write_json(path: Path | str, value: object) -> None:
 
 def json_text(value: object) -> str:
     """Text of a JSON file that `write_json` writes."""
-    return json.dumps(finite(value), indent=1) + "\n"
+    return json.dumps(nan_as_none(value), indent=1) + "\n"
 
 
 def append_lines(path: Path | str, values: Iterable[object], sync: bool = False) -> None:
@@ -199,7 +200,7 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | safely, 0o666)
         try:
             for value in values:
-                line = json.dumps(finite(value)).encode() + b"\n"
+                line = json.dumps(nan_as_none(value)).encode() + b"\n"
                 size = os.fstat(log).st_size
                 if size and os.pread(log, 1, size - 1) != b"\n":
                     line = b"\n" + line  # ends one that was cut short
@@ -221,22 +222,22 @@ def read_lines(path: Path | str) -> list[dict]:
     return [value for value in values if isinstance(value, dict)]
 
 
-def finite(value: object) -> object:
+def nan_as_none(value: object) -> object:
     """`value` with None for every nan or infinity, since JSON has neither.
 
-    >>> finite({"nll": float("nan"), "ends": (1.0, float("inf"))})
+    >>> nan_as_none({"nll": float("nan"), "ends": (1.0, float("inf"))})
     {'nll': None, 'ends': [1.0, None]}
     """
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: nan_as_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [nan_as_none(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
 
 
-def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
+def read_bytes(path: Path | str, limit: int = MOST_FILE_BYTES) -> bytes:
     """Content of a regular file of at most `limit` bytes.
 
     Raises OSError when the file cannot be opened, RunError when it is no regular file or is larger
@@ -263,7 +264,7 @@ def opened(path: Path | str) -> BinaryIO:
     raise RunError(f"{path} is not a regular file: put the file itself there, or remove it.")
 
 
-def read_json(path: Path | str, limit: int = LARGEST) -> dict:
+def read_json(path: Path | str, limit: int = MOST_FILE_BYTES) -> dict:
     """Value of a JSON file of at most `limit` bytes.
 
     Raises RunError when it is damaged or cannot be read.

@@ -112,7 +112,7 @@ def check_processes(processes: int, device: str) -> None:
         )
 
 
-def check_task(processes: int, device: str, launcher: dict) -> None:
+def check_processes_of_task(processes: int, device: str, launcher: dict) -> None:
     """Raise ConfigError if a training has more processes than its cluster task GPUs or cores."""
     key = "cpus_per_task" if device == "cpu" else "gpus_per_node"
     requested = launcher.get(key)
@@ -123,7 +123,7 @@ def check_task(processes: int, device: str, launcher: dict) -> None:
         )
 
 
-def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
+def check_windows_for_processes(processes: int, tokens_per_step: int, train_len: int) -> None:
     """Raise ConfigError for more processes than windows of the longest length in one step."""
     windows = tokens_per_step // train_len
     if processes > windows:
@@ -134,7 +134,7 @@ def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
         )
 
 
-def check_jobs(parallel: int, processes: int = 1) -> int:
+def jobs_at_a_time(parallel: int, processes: int = 1) -> int:
     """Number of trainings at a time: `parallel`, or fewer and a note if there are too few cores."""
     most = max(1, cores() // processes)
     if parallel > most:

@@ -19,8 +19,8 @@ from posbench.common.quantities import clock
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
-MANY = 100_000  # totals from here on are shown as a percentage
-RECENT = 50  # updates used for the remaining time
+PERCENTAGE_FROM = 100_000  # totals from here on are shown as a percentage
+RECENT_PIECES = 50  # updates used for the remaining time
 # Variable in which a parent process says where it shows this one's progress: "terminal" or "lines".
 PLACE_AT_PARENT = "POSBENCH_PROGRESS"
 
@@ -49,7 +49,7 @@ class Progress(AbstractContextManager):
         self.piece_began = self.began
         self.piece_work = 0.0  # work done of the current piece
         # (seconds per work, work) of each
-        self.recent_pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self.recent_pieces: deque[tuple[float, float]] = deque(maxlen=RECENT_PIECES)
         # Time of the last line; a terminal shows the first one at once.
         self.shown_at = 0.0 if self.terminal else self.began
         self.shown_done = 0
@@ -83,7 +83,7 @@ class Progress(AbstractContextManager):
                 self.recent_pieces.append((seconds_per_work, self.piece_work))
             self.piece_began = now
             self.piece_work = 0.0
-        if self._due(now):
+        if self._is_due(now):
             self._show(now)
 
     def remaining(self) -> float | None:
@@ -107,7 +107,7 @@ class Progress(AbstractContextManager):
         if drawn:
             print(file=sys.stderr, flush=True)
 
-    def _due(self, now: float) -> bool:
+    def _is_due(self, now: float) -> bool:
         if self.terminal:
             return now - self.shown_at >= TERMINAL_SECONDS
         enough = self.done - self.shown_done >= PLAIN_SHARE * self.total
@@ -135,7 +135,7 @@ class Progress(AbstractContextManager):
     def _text(self, now: float, last: bool) -> str:
         """The line of progress, such as "train 10/100 steps  loss 4.91  3m00s left"."""
         share = f"{self.done}/{self.total}"
-        if self.total >= MANY:
+        if self.total >= PERCENTAGE_FROM:
             share = f"{self.done / self.total:.0%} of {self.total / 1e6:.1f} M"
         parts = [f"{self.label} {share} {self.unit}"]
         for name, value in self.figures.items():

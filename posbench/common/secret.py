@@ -5,17 +5,17 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-KEY = "POSBENCH_API_KEY"
+KEY_VARIABLE = "POSBENCH_API_KEY"
 MASK = "..."
-PIECE = 8  # letters of the key that are hidden wherever they stand together: texts are cut
-LETTER = re.compile(
+PIECE_LETTERS = 8  # letters of the key that are hidden wherever they stand together: texts are cut
+LETTER_OR_ESCAPE = re.compile(
     r"\\+u00(?P<json>[0-9a-fA-F]{2})|\\+x(?P<python>[0-9a-fA-F]{2})|%(?P<url>[0-9a-fA-F]{2})"
     r"|&\#0*(?P<decimal>\d{1,3});|&\#[xX]0*(?P<hex>[0-9a-fA-F]{1,2});"
     r"|&(?P<name>amp|lt|gt|quot|apos);"
     r"|\\*(?P<plain>[^\\])|\\+$",
     re.DOTALL,
 )
-NAMES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+LETTER_OF_HTML_NAME = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
 class Letter(NamedTuple):
@@ -28,18 +28,18 @@ class Letter(NamedTuple):
 
 def secret_key() -> str:
     """The key of POSBENCH_API_KEY without space around it; "" if there is none."""
-    return os.environ.get(KEY, "").strip()
+    return os.environ.get(KEY_VARIABLE, "").strip()
 
 
 def masked(text: str) -> str:
-    """Text with "..." for the key, however it is escaped, and for each PIECE letters of it.
+    """Text with "..." for the key, however it is escaped, and for each PIECE_LETTERS of it.
 
     With the key sk-12345678 the text 'no key sk-1234567' becomes 'no key ...'.
     """
     key = secret_key()
     if not key:
         return text
-    letters = list(_letters(text))
+    letters = list(_unescaped_letters(text))
     spans = _spans_of_pieces("".join(letter.letter for letter in letters), _pieces(key))
     parts = []
     end = 0
@@ -61,11 +61,11 @@ def masked_all(value: object) -> object:
 
 
 def _pieces(key: str) -> set[str]:
-    """Parts of PIECE letters of a key, as it is and as `_letters` reads it; a shorter key whole."""
-    without_escapes = "".join(letter.letter for letter in _letters(key))
+    """Parts of PIECE_LETTERS of a key, as it is and without escapes; a shorter key whole."""
+    without_escapes = "".join(letter.letter for letter in _unescaped_letters(key))
     pieces = set()
     for letters in (key.replace("\\", ""), without_escapes):
-        size = min(PIECE, len(letters))
+        size = min(PIECE_LETTERS, len(letters))
         pieces |= {letters[at : at + size] for at in range(len(letters) - size + 1)}
     return pieces - {""}
 
@@ -78,8 +78,8 @@ def _spans_of_pieces(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
             last = first + size - 1
             if letters[first : last + 1] not in pieces:
                 continue
-            # A key that is shorter than PIECE is hidden as a word of its own alone.
-            if size == PIECE or _is_word(letters, first, last):
+            # A key that is shorter than PIECE_LETTERS is hidden as a word of its own alone.
+            if size == PIECE_LETTERS or _is_word(letters, first, last):
                 spans.append((first, last))
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
@@ -97,16 +97,16 @@ def _is_word(letters: str, first: int, last: int) -> bool:
     return not before.isalnum() and not after.isalnum()
 
 
-def _letters(text: str) -> Iterator[Letter]:
+def _unescaped_letters(text: str) -> Iterator[Letter]:
     """Letters of a text without escapes of JSON, Python, addresses, HTML, and without backslashes.
 
-    >>> "".join(letter.letter for letter in _letters("a%62&lt;&#99;"))
+    >>> "".join(letter.letter for letter in _unescaped_letters("a%62&lt;&#99;"))
     'ab<c'
     """
-    for match in LETTER.finditer(text):
+    for match in LETTER_OR_ESCAPE.finditer(text):
         code = match["json"] or match["python"] or match["url"] or match["hex"]
         # Backslashes alone have no group, and are left out below.
-        letter = match["plain"] or NAMES.get(match["name"], "\\")
+        letter = match["plain"] or LETTER_OF_HTML_NAME.get(match["name"], "\\")
         if code:
             letter = chr(int(code, 16))
         elif match["decimal"]:

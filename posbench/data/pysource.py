@@ -16,7 +16,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
-from posbench.common.wheel_file import installed
+from posbench.common.wheel_file import require_wheel
 from posbench.config.typed_args import convert
 from posbench.data.sources import Source
 
@@ -76,7 +76,7 @@ def check_installed(wheels: dict[str, dict]) -> None:
         f"pip install {pins} (the extra posbench[corpus]), or read your own text with data=local"
         " data.path=FILE"
     )
-    installed(package, version, "data=pysource reads", way_out)
+    require_wheel(package, version, "data=pysource reads", way_out)
 
 
 def _matches_any(path: str, patterns: list[str]) -> bool:

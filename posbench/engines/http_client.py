@@ -8,7 +8,7 @@ import threading
 from typing import Any, NamedTuple
 
 from posbench.common.errors import ConfigError, RunError, first_line
-from posbench.common.secret import KEY, masked, secret_key
+from posbench.common.secret import KEY_VARIABLE, masked, secret_key
 from posbench.config.typed_args import shown
 
 # of answers after which the same request may succeed
@@ -127,8 +127,8 @@ class Client:
         """Raise an error for a status after which the same request cannot succeed."""
         if answer.status in REFUSED_KEY_STATUSES:
             raise ConfigError(
-                f"{self.url} does not take the key ({answer.status}): set {KEY} to one that it"
-                " takes."
+                f"{self.url} does not take the key ({answer.status}): set {KEY_VARIABLE} to one"
+                " that it takes."
             )
         if answer.status not in RETRIED_STATUSES:
             raise error(
@@ -159,7 +159,7 @@ def _key_header() -> dict[str, str]:
     for at, letter in enumerate(key):
         if not letter.isascii() or not letter.isprintable():
             raise ConfigError(
-                f"{KEY} cannot be sent: character {at + 1} of {len(key)} is not printable ASCII."
-                " Set it again, as the server gives it."
+                f"{KEY_VARIABLE} cannot be sent: character {at + 1} of {len(key)} is not printable"
+                " ASCII. Set it again, as the server gives it."
             )
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -20,7 +20,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import sha256_json
-from posbench.common.secret import KEY, masked, masked_all
+from posbench.common.secret import KEY_VARIABLE, masked, masked_all
 from posbench.config.schema import ModelConfig
 from posbench.config.typed_args import Check, shown
 from posbench.data.corpus import known_tokenizer
@@ -104,7 +104,7 @@ class Server(Engine):
         if not re.fullmatch(ADDRESS, self.url):
             raise ConfigError(
                 f"model.url={shown(self.url.rpartition('@')[2])} is no plain http://HOST:PORT: a"
-                f" key comes from {KEY}."
+                f" key comes from {KEY_VARIABLE}."
             )
         tokenizer = raw["data"]["tokenizer"]
         if tokenizer in WITHOUT_FILE:

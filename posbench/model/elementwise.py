@@ -34,11 +34,11 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
     y_BTC = torch.empty_like(x_BTC, dtype=dtype)
     for piece in small_slices(x_BTC, 1):
         x_BSC = x_BTC[:, piece]
-        y_BTC[:, piece] = _divided(norm, x_BSC) if is_cpu else norm(x_BSC)
+        y_BTC[:, piece] = _normed_without_gradient(norm, x_BSC) if is_cpu else norm(x_BSC)
     return y_BTC
 
 
-def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
+def _normed_without_gradient(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
     """The norm as `_Normed` computes it, with one new tensor less: two thirds of its time."""
     inverse_BS1 = x_BSC.square().mean(dim=-1, keepdim=True).add_(norm.eps).rsqrt_()
     return x_BSC.mul(inverse_BS1).mul_(norm.weight)

@@ -125,10 +125,10 @@ class GPT(nn.Module):
         self.lm_head = Linear(config.d_model, vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.embed_tokens.weight
-        self._init(config)
+        self._init_weights(config)
 
     @torch.no_grad()
-    def _init(self, config: ModelConfig) -> None:
+    def _init_weights(self, config: ModelConfig) -> None:
         for name, parameter in self.named_parameters():
             if name.endswith("_proj.bias"):
                 parameter.zero_()

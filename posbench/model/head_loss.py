@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posbench.data.task import IGNORED
 
-KEPT = 2**27  # probabilities kept for one product with the rows
+MOST_KEPT_PROBABILITIES = 2**27  # probabilities kept for one product with the rows
 
 
 def head_loss(x_BTC: Tensor, weight_VC: Tensor, targets_BT: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ class _HeadLoss(torch.autograd.Function):
         loss = x.new_zeros((), dtype=exact)
         dx_NC = torch.empty_like(x) if needs_x else None
         dweight_VC = None
-        rows = _rows(len(weight), x.device.type)
-        kept_rows = KEPT // len(weight) // rows * rows  # whole blocks
+        rows = _rows_per_block(len(weight), x.device.type)
+        kept_rows = MOST_KEPT_PROBABILITIES // len(weight) // rows * rows  # whole blocks
         for part in _slices(len(x), max(rows, kept_rows)):
             p_NV = None  # probabilities minus targets of a part
             if needs_x or needs_weight:
@@ -101,7 +101,7 @@ class _HeadLoss(torch.autograd.Function):
         return dx_NC, dweight_VC, None, None
 
 
-def _rows(vocab: int, kind: str) -> int:
+def _rows_per_block(vocab: int, kind: str) -> int:
     """Rows of a block. On a CPU their scores stay in a core's cache if that holds 256 rows, else in
     the cache that cores share.
     """

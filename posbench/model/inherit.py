@@ -82,7 +82,7 @@ def check_beginning(config: JobConfig, parent: JobConfig) -> None:
 
 def _copies_weights(parent: nn.Module, child: nn.Module) -> bool:
     """Load a parent's method into a child's, where all shapes are the same; else False."""
-    if _shapes(parent) != _shapes(child):
+    if _weight_shapes(parent) != _weight_shapes(child):
         return False
     child.load_state_dict(parent.state_dict())
     return True
@@ -125,5 +125,5 @@ def _check_scaling(encoding: dict, parent_encoding: dict) -> None:
         )
 
 
-def _shapes(method: nn.Module) -> dict[str, torch.Size]:
+def _weight_shapes(method: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in method.state_dict().items()}

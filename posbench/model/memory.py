@@ -19,9 +19,10 @@ from posbench.config.schema import ModelConfig
 # Parameters of glibc's mallopt.
 TRIM_THRESHOLD = -1
 MMAP_THRESHOLD = -3
-KEPT = 2**29  # bytes that stay at the end of the heap
+KEPT_HEAP_BYTES = 2**29  # that stay at the end of the heap
 RESET_PEAK = "5"  # for Linux's /proc/self/clear_refs: VmHWM begins again
-LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glibc comes to by itself
+# Of a block that gets pages of its own: the most that glibc comes to by itself.
+LARGE_BLOCK_BYTES = 2**25
 
 
 def _machine_memory() -> int:
@@ -70,17 +71,17 @@ def keep_freed() -> ctypes.CDLL | None:
     than some 40 MiB to the system, and each page that is taken anew is cleared first: in a step of
     the usual training 9,000 pages, 14 % of its processor time. What the environment sets
     (MALLOC_..., GLIBC_TUNABLES) stays as it is."""
-    if sys.platform != "linux" or _sets_malloc():
+    if sys.platform != "linux" or _environment_sets_malloc():
         return None
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
         return None
-    libc.mallopt(TRIM_THRESHOLD, KEPT)
-    libc.mallopt(MMAP_THRESHOLD, LARGE)
+    libc.mallopt(TRIM_THRESHOLD, KEPT_HEAP_BYTES)
+    libc.mallopt(MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
     return libc
 
 
-def _sets_malloc() -> bool:
+def _environment_sets_malloc() -> bool:
     """True if the environment sets how glibc keeps memory."""
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return True
@@ -97,7 +98,7 @@ class Peak:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            _trim()  # what is kept for later is no part of this peak
+            _return_kept_memory()  # what is kept for later is no part of this peak
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
@@ -124,14 +125,14 @@ def forget() -> int:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    _trim()
+    _return_kept_memory()
     with contextlib.suppress(OSError):
         _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
         return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
-def _trim() -> None:
+def _return_kept_memory() -> None:
     """Return the memory that this process keeps for later."""
     libc = keep_freed()
     if libc is not None:

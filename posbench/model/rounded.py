@@ -25,11 +25,13 @@ def rounded(model: GPT) -> GPT:
     """
     if not isinstance(model, GPT):
         return model
-    state = tuple((layer.weight.data_ptr(), layer.weight._version) for layer in _linears(model))
+    # A weight that is changed in place counts up its version.
+    weights = [layer.weight for layer in _linear_layers(model)]
+    state = tuple((weight.data_ptr(), weight._version) for weight in weights)
     cached_state, _ = _cache.get(model, (None, None))
     if cached_state != state:
         _cache.pop(model, None)  # first, so that two never take memory at once
-        _cache[model] = (state, _make(model))
+        _cache[model] = (state, _rounded_copy(model))
     return _cache[model][1]
 
 
@@ -41,7 +43,7 @@ def forget_rounded(model: GPT) -> None:
     _cache.pop(model, None)
 
 
-def _linears(model: GPT) -> list[nn.Linear]:
+def _linear_layers(model: GPT) -> list[nn.Linear]:
     """Linear layers of the blocks and the head, which autocast runs in bf16.
 
     Those of an encoding run in float32."""
@@ -51,12 +53,12 @@ def _linears(model: GPT) -> list[nn.Linear]:
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def _make(model: GPT) -> GPT:
+def _rounded_copy(model: GPT) -> GPT:
     """Copy of a model with linear layers in bf16; all else is shared with the model."""
     # deepcopy takes these as copied already, so both models hold them
     shared = [model.encoding, model.scale, *model.parameters(), *model.buffers()]
     copied = copy.deepcopy(model, memo={id(part): part for part in shared})
-    for layer in _linears(copied):
+    for layer in _linear_layers(copied):
         for name, value in list(layer.named_parameters()):
             delattr(layer, name)
             layer.register_buffer(name, value.bfloat16())  # nothing learns it

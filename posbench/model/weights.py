@@ -16,7 +16,7 @@ from posbench.common.files import atomic_path, sha256_file
 
 # Names of dtypes in the format. The order is the library's, which writes the tensors of the last
 # dtype here first.
-TYPES = {
+SAFETENSORS_DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
     torch.int8: "I8",
@@ -39,7 +39,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
     aliases = {}  # {name of a tied tensor: name that it is written under}
     for name, tensor in sorted(model.state_dict().items()):
         # Empty tensors all have the same memory, without being tied.
-        first_name = names.setdefault(_storage(tensor), name) if tensor.numel() else name
+        first_name = names.setdefault(_memory_of_tensor(tensor), name) if tensor.numel() else name
         if first_name == name:
             tensors[name] = tensor
         else:
@@ -47,7 +47,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
     return write_safetensors(path, tensors, metadata=aliases)
 
 
-def _storage(tensor: Tensor) -> tuple:
+def _memory_of_tensor(tensor: Tensor) -> tuple:
     """Identity of a tensor's memory, equal for tied tensors."""
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape
 
@@ -101,7 +101,7 @@ def write_safetensors(
     The library's own file writer makes a second file beside its target, which stays there if the
     process is killed. Its bytes in memory would be a second copy of all weights. Raises RunError
     when the disk is full or `path` cannot be written."""
-    order = list(TYPES)  # the library writes tensors of the last one first
+    order = list(SAFETENSORS_DTYPES)  # the library writes tensors of the last one first
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
     header: dict[str, dict] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
@@ -110,7 +110,7 @@ def write_safetensors(
         begin = end
         end += tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": TYPES[tensor.dtype],
+            "dtype": SAFETENSORS_DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }

@@ -23,7 +23,7 @@ import numpy as np
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
-from posbench.common.files import finite
+from posbench.common.files import nan_as_none
 from posbench.report.comparison import MEASURES, gate_state, seeds_of
 from posbench.report.comparison import VALUE_OF_SEED as VALUE_OF
 from posbench.report.comparison_words import all_words
@@ -98,7 +98,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     Equal input gives equal text.
     """
     title = str(printable(title))
-    shown = finite(page_content(title, reports, notes))
+    shown = nan_as_none(page_content(title, reports, notes))
     # matplotlib's dash is "-" or (offset, lengths)
     dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
     shown["palette"] = {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import posbench
 from posbench.common.errors import RunError
-from posbench.common.files import LARGEST, read_bytes, sha256_each, write_atomic
+from posbench.common.files import MOST_FILE_BYTES, read_bytes, sha256_each, write_atomic
 
 ENDING = ".zip"
 MANIFEST = "bundle.json"  # the list of all other files, with their SHA-256
@@ -37,7 +37,7 @@ _names_of_folders: dict[Path, Path] = {}  # {folder: its name in messages}
 def write_bundle(contents: dict[str, bytes], out: Path) -> None:
     """Write files by name as a bundle. Raises RunError for more than can be read again."""
     size = sum(map(len, contents.values()))
-    if size > LARGEST - 2**20:
+    if size > MOST_FILE_BYTES - 2**20:
         raise RunError(
             f"{out} would hold {len(contents)} files of {size:,} bytes, more than is read again:"
             " bundle fewer runs."
@@ -138,8 +138,8 @@ def _contents_of_bundle(packed: bytes) -> dict[str, bytes]:
             if not FILE_NAME.fullmatch(name):
                 raise ValueError(f"{name[:80]!r} in it is no file of a report")
         size = sum(entry.file_size for entry in file.infolist())
-        if size > LARGEST:
-            raise ValueError(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
+        if size > MOST_FILE_BYTES:
+            raise ValueError(f"it unpacks to {size:,} bytes, and {MOST_FILE_BYTES:,} are read")
         contents = {name: _entry_content(file, name) for name in file.namelist()}
     about = json.loads(contents.pop(MANIFEST))
     if about["format"] != FORMAT:

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from posbench.common.errors import RunError
-from posbench.common.files import locked, read_json
+from posbench.common.files import is_locked, read_json
 from posbench.results.inventory import Entry, describe_run
 from posbench.results.run_metadata import OWN_FILES, read_metadata, read_or_empty
 from posbench.results.search import files_below, run_directories
@@ -193,7 +193,7 @@ def _leftovers(run: Run) -> Iterator[Candidate]:
         if run.finished and path in (run.state, run.previous_state):
             yield path, "the training is finished: its weights are there"
         elif TEMPORARY_NAME.fullmatch(path.name):
-            if not locked(path):
+            if not is_locked(path):
                 yield path, "half of a file whose writer is gone"
         elif path.suffix == ".npz" and not path.name.endswith(PART_ENDING):
             if not path.with_suffix(".json").exists():

@@ -29,7 +29,7 @@ import numpy as np
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
-from posbench.common.files import finite, read_bytes, write_atomic
+from posbench.common.files import nan_as_none, read_bytes, write_atomic
 from posbench.results.bundle import shown_folder
 from posbench.results.consistency import evidence_faults, training_faults
 from posbench.results.evaluation import Evaluation, drop_duplicate_rows, evaluation_faults
@@ -161,7 +161,7 @@ def _config_line(metadata: RunMetadata, evaluations: Iterable[Evaluation]) -> st
         "end_slope": end_slope(metadata),
         "evaluations": facts,
     }
-    return json.dumps(finite(line), sort_keys=True, default=str) + "\n"
+    return json.dumps(nan_as_none(line), sort_keys=True, default=str) + "\n"
 
 
 def _new_facts(evaluation: Evaluation) -> dict:
@@ -189,7 +189,7 @@ def _hashed_config(evaluation: Evaluation) -> dict | None:
     """Configuration of an evaluation without the folders of paths; None if it is not known, or if
     its id does not follow from that.
     """
-    config = without_folders(finite(evaluation.config))
+    config = without_folders(nan_as_none(evaluation.config))
     config = {name: config[name] for name in HASHED_KEYS if name in config}
     if len(config) < len(HASHED_KEYS) or any(evaluation_faults(replace(evaluation, config=config))):
         return None
@@ -415,7 +415,7 @@ def _with_common_origins(
     first: dict[str, Path] = {}  # {record of a training: the first origin that has it}
     common: dict[Path, Path] = {}
     for path, metadata in origins.items():
-        record = json.dumps(finite(provenance_record(metadata)), sort_keys=True, default=str)
+        record = json.dumps(nan_as_none(provenance_record(metadata)), sort_keys=True, default=str)
         common[path] = first.setdefault(record, path)
     moved = []
     for evaluation in evaluations:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import locked, read_bytes, read_lines
+from posbench.common.files import is_locked, read_bytes, read_lines
 from posbench.config.names import display_name
 from posbench.results.distinguish import inventory_words
 from posbench.results.run_metadata import (
@@ -109,7 +109,7 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     last = {} if run.finished else _last_logged(run)
     loss = summary.get("validation_loss", last.get("validation_loss"))
     damage = _damage_words(run, metadata, summary)
-    if not held and locked(run.lock_file):
+    if not held and is_locked(run.lock_file):
         state = "running"
     elif damage:
         state = "damaged"

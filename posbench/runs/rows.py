@@ -13,7 +13,7 @@ from typing import Any
 from posbench.common import defuse
 from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, first_repeated
 from posbench.common.errors import RunError
-from posbench.common.files import finite, read_bytes, read_json, sha256_json, write_atomic
+from posbench.common.files import nan_as_none, read_bytes, read_json, sha256_json, write_atomic
 from posbench.config.identity import without_new_defaults
 from posbench.runs.columns import (
     COLUMNS,
@@ -144,7 +144,7 @@ def check_digest(content: dict, path: Path | str) -> None:
 
 
 def _digest(content: dict) -> str:
-    return sha256_json(finite({key: value for key, value in content.items() if key != DIGEST}))
+    return sha256_json(nan_as_none({key: value for key, value in content.items() if key != DIGEST}))
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:

@@ -21,11 +21,11 @@ from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json
 from posbench.common.machine import (
     GPU_FILES,
-    check_jobs,
     check_processes,
-    check_share,
-    check_task,
+    check_processes_of_task,
+    check_windows_for_processes,
     cores,
+    jobs_at_a_time,
 )
 from posbench.common.outcome import BUSY, Outcome
 from posbench.common.progress import PLACE_AT_PARENT
@@ -74,7 +74,7 @@ class Children(Signals):
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on: the first one stops the children, a second one kills them."""
-        again = self.second()
+        again = self.is_second_stop()
         super()._note(number, frame)
         for worker in list(self.running):
             if again:
@@ -187,11 +187,11 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
         processes = processes_of(job)
         if processes > 1:
             if launcher and launcher.get("via") == "slurm":
-                check_task(processes, job.config.device, launcher)
+                check_processes_of_task(processes, job.config.device, launcher)
             else:
                 check_processes(processes, job.config.device)
             train = job.config.train
-            check_share(processes, train.tokens_per_step, train.train_len)
+            check_windows_for_processes(processes, train.tokens_per_step, train.train_len)
 
 
 def needed_gpu_bytes(job: Job) -> int:
@@ -251,7 +251,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     raised. Raises ConfigError as `check_resources` does."""
     check_resources(jobs)
     most_processes = max(map(processes_of, jobs), default=1)
-    parallel = check_jobs(max(1, min(parallel, len(jobs))), most_processes)
+    parallel = jobs_at_a_time(max(1, min(parallel, len(jobs))), most_processes)
     parallel = fitting_on_gpu(jobs, parallel)
     os.environ[provenance.COMMAND_VARIABLE] = command
     queue = deque((job, False) for job in jobs)  # (job, whether its run was busy before)

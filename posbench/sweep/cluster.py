@@ -16,10 +16,10 @@ from pathlib import Path
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, write_json
-from posbench.common.machine import check_jobs, cores
+from posbench.common.machine import cores, jobs_at_a_time
 from posbench.common.outcome import Outcome
 from posbench.common.quantities import plural
-from posbench.common.signals import PATIENT
+from posbench.common.signals import PATIENT_VARIABLE
 from posbench.position.trusted import CONFIG_DIRS_VARIABLE
 from posbench.sweep.cluster_executor import make_executor
 from posbench.sweep.cluster_task import Task
@@ -61,7 +61,7 @@ class Queue:
         self.states: dict[str, str] = {}
         self.query_time = 0.0
         # SLURM queues tasks without room; submitit's local stand-in starts everything at once.
-        self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
+        self.room = sys.maxsize if self.slurm else jobs_at_a_time(max(1, launcher["n_jobs"]))
         self.executor = make_executor(launcher)
         # What follows holds %j, the id of a job, which is not known yet.
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
@@ -144,7 +144,7 @@ class Queue:
         }
         # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not
         # end
-        environment[PATIENT] = "1"
+        environment[PATIENT_VARIABLE] = "1"
         if not self.slurm:
             threads = str(max(1, cores() // self.room))
             environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.common.files import FULL
+from posbench.common.files import FULL_DISK_ERRNOS
 from posbench.common.outcome import Outcome, error_of
 from posbench.common.quantities import plural
 from posbench.results.evaluation import Evaluation, load_evaluation
@@ -92,7 +92,7 @@ def _check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in FULL_DISK_ERRNOS:
             # mkdir calls a file in place of the folder "File exists", which explains nothing.
             reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
             raise ConfigError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import RunError, first_line
-from posbench.common.machine import check_share
+from posbench.common.machine import check_windows_for_processes
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
 from posbench.data.batches import Batches, MixedBatches, batches
@@ -84,7 +84,7 @@ class Trainer:
         self.losses_by_length = losses_by_length
         self.kept_steps = set(config.kept_steps)
         self.batches = _batches(corpus, config, seed)
-        check_share(self.world.size, config.tokens_per_step, config.train_len)
+        check_windows_for_processes(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before
         # training. Seed 0: the same windows for every run, independent of the run's seed.
         self.held_out = batches(

@@ -12,7 +12,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import (
     append_lines,
     atomic_path,
-    locked,
+    is_locked,
     read_bytes,
     read_json,
     write_atomic,
@@ -141,7 +141,7 @@ def test_a_device_or_a_link_is_neither_replaced_nor_appended_to(tmp_path, kind, 
 
 def test_locks_and_halves_that_are_devices_keep_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / ".lock"), os.mkfifo(tmp_path / ".a-12345678.json")
-    assert not locked(tmp_path / ".lock")
+    assert not is_locked(tmp_path / ".lock")
     write_json(tmp_path / "a.json", 1)
     assert (tmp_path / ".a-12345678.json").exists()
 

@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.secret import KEY, masked, masked_all
+from posbench.common.secret import KEY_VARIABLE, masked, masked_all
 from posbench.config.command_line import run_for_exit_code
 from posbench.sweep.live_progress import Live
 
@@ -17,7 +17,7 @@ SECRET = 'sk-"aZ09+/=\\_<b>&~%7E-0123456789'
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch):
-    monkeypatch.setenv(KEY, f" {SECRET}\r\n")
+    monkeypatch.setenv(KEY_VARIABLE, f" {SECRET}\r\n")
 
 
 SPELLINGS = {
@@ -45,7 +45,7 @@ def test_every_spelling_is_hidden(spelling):
 
 def test_no_piece_of_eight_letters_is_left_wherever_the_text_is_cut(monkeypatch):
     secret = "sk-proj-aZ09+/=_0123456789"
-    monkeypatch.setenv(KEY, secret)
+    monkeypatch.setenv(KEY_VARIABLE, secret)
     for begin in range(len(secret)):
         for end in range(begin + 8, len(secret) + 1):
             assert masked(f"<{secret[begin:end]}>") == "<...>"
@@ -75,11 +75,11 @@ def test_an_unforeseen_error_hides_it(capsys, tmp_path, monkeypatch):
 
 
 def test_a_short_key_hides_only_a_word(monkeypatch):
-    monkeypatch.setenv(KEY, "abc")
+    monkeypatch.setenv(KEY_VARIABLE, "abc")
     assert masked("abc, 'abc' and abcd") == "..., '...' and abcd"
 
 
 def test_without_a_key_a_text_stays(monkeypatch):
     for value in ("", " \n"):
-        monkeypatch.setenv(KEY, value)
+        monkeypatch.setenv(KEY_VARIABLE, value)
         assert masked("a\\u0041 %41") == "a\\u0041 %41"

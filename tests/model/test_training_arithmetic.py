@@ -45,8 +45,8 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy(vocab, ignored, b
     """In blocks of 64 rows and more, and with probabilities kept for some of them at a time; times
     a factor, as of a micro-batch.
     """
-    monkeypatch.setattr(heads, "_rows", lambda *given: block)
-    monkeypatch.setattr(heads, "KEPT", 100 * vocab)
+    monkeypatch.setattr(heads, "_rows_per_block", lambda *given: block)
+    monkeypatch.setattr(heads, "MOST_KEPT_PROBABILITIES", 100 * vocab)
     x, weight, targets = rows(vocab, ignored)
     found, wanted = (
         [loss, *torch.autograd.grad(0.3 * loss, (x, weight))]

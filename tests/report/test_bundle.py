@@ -17,7 +17,7 @@ from script_calls import call
 
 import posbench
 from posbench.common.errors import RunError
-from posbench.common.files import LARGEST
+from posbench.common.files import MOST_FILE_BYTES
 from posbench.results.bundle import MANIFEST, contents_by_name, write_bundle
 from posbench.results.bundle import _contents_of_bundle as unpacked_contents
 from posbench.results.hashes import HASHES
@@ -128,7 +128,7 @@ HOSTILE = {
     "above": (lambda path: packed(path, [("../rows.csv", b"x")]), "'../rows.csv' in it is no file"),
     "absolute": (lambda path: packed(path, [("/tmp/rows.csv", b"x")]), "in it is no file"),
     "large": (
-        lambda path: packed(path, [("rows.csv", bytes(LARGEST + 1))]),
+        lambda path: packed(path, [("rows.csv", bytes(MOST_FILE_BYTES + 1))]),
         "it unpacks to 268,435,457 bytes",
     ),
     "bomb": (understated, "Bad CRC-32"),

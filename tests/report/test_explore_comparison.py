@@ -11,7 +11,7 @@ from conftest import CONFIGS
 from synthetic import write_run
 
 from posbench.common.errors import RunError
-from posbench.common.files import finite
+from posbench.common.files import nan_as_none
 from posbench.report.comparison import NO_SHARED_SEED, compare_all_pairs, compare_lines
 from posbench.report.comparison_request import lines_by_section
 from posbench.report.comparison_words import Scale, how_compared, result_sentences
@@ -69,7 +69,7 @@ def of_page(report, questions):
     scripts = [name for name in SCRIPTS if name in ("crossed.js", "explore_points.js")]
     scripts.append("explore_compare.js")
     asked = {
-        "content": finite(page_content("x", {"": report})),
+        "content": nan_as_none(page_content("x", {"": report})),
         "script": "\n".join((TEMPLATES / name).read_text() for name in scripts),
         "questions": questions,
     }

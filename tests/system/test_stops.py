@@ -16,7 +16,7 @@ import pytest
 from conftest import CONFIGS
 from spoils import SMALL, write_text
 
-from posbench.common.signals import PATIENT, SAME_SECONDS
+from posbench.common.signals import PATIENT_VARIABLE, SAME_STOP_SECONDS
 from posbench.runs.directory import Run
 
 PATIENCE = 20  # seconds, of a busy machine
@@ -55,7 +55,7 @@ def started(
     command: list[str], start: type = subprocess.Popen, **options
 ) -> Iterator[subprocess.Popen]:
     """A process that does not outlive the test, in the environment of a terminal."""
-    environment = {name: value for name, value in os.environ.items() if name != PATIENT}
+    environment = {name: value for name, value in os.environ.items() if name != PATIENT_VARIABLE}
     with start(command, env=environment, **options) as process:
         try:
             yield process
@@ -89,7 +89,7 @@ def test_a_second_signal_ends_a_child_wherever_it_is(place, number):
         process.stdout.readline()
         for _ in range(2):  # from the terminal and from its parent: one stop
             process.send_signal(number)
-        time.sleep(SAME_SECONDS + 0.3)
+        time.sleep(SAME_STOP_SECONDS + 0.3)
         assert process.poll() is None
         process.send_signal(number)
         assert process.wait(PATIENCE) == -signal.SIGKILL
@@ -145,7 +145,7 @@ def test_a_second_signal_to_a_command_ends_its_jobs_in_a_step_or_an_evaluation(t
     ) as process:
         assert until(lambda: (tmp_path / "within").exists(), 60)
         process.send_signal(signal.SIGTERM)
-        time.sleep(SAME_SECONDS + 0.3)
+        time.sleep(SAME_STOP_SECONDS + 0.3)
         if trains:
             assert process.poll() is None
             process.send_signal(signal.SIGTERM)

@@ -298,12 +298,12 @@ def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
 def test_as_many_trainings_run_at_a_time_as_there_are_cores(monkeypatch, capsys):
     monkeypatch.setattr(machine, "cores", lambda: 4)
     assert [
-        machine.check_jobs(4),
-        machine.check_jobs(2, processes=2),
-        machine.check_jobs(1, processes=9),
+        machine.jobs_at_a_time(4),
+        machine.jobs_at_a_time(2, processes=2),
+        machine.jobs_at_a_time(1, processes=9),
     ] == [4, 2, 1]
     assert capsys.readouterr().err == ""
-    assert [machine.check_jobs(1000), machine.check_jobs(3, processes=2)] == [4, 2]
+    assert [machine.jobs_at_a_time(1000), machine.jobs_at_a_time(3, processes=2)] == [4, 2]
     assert capsys.readouterr().err.splitlines() == [
         "1000 trainings at a time are more than 4 cores serve: 4 at a time",
         "3 trainings of 2 processes at a time are more than 4 cores serve: 2 at a time",

@@ -42,8 +42,8 @@ class _Causal(torch.autograd.Function):
         weight_bytes = n_heads * length**2 // 2 * v_NTD.element_size()  # of the triangle
         ctx.keeps_weights = any(ctx.needs_input_grad) and weight_bytes <= MOST_KEPT_BYTES
         weights = []
-        for queries, keys in _blocks(length, n_heads):
-            p_NSK = _weights(q_NTW[:, queries], k_NTW[:, keys]).to(v_NTD.dtype)
+        for queries, keys in _blocks_of_queries(length, n_heads):
+            p_NSK = _softmax_weights(q_NTW[:, queries], k_NTW[:, keys]).to(v_NTD.dtype)
             y_NTD[:, queries] = p_NSK @ v_NTD[:, keys]
             if ctx.keeps_weights:
                 weights.append(p_NSK)
@@ -61,13 +61,13 @@ class _Causal(torch.autograd.Function):
         dq_NTW = torch.empty_like(q_NTW)
         dk_NTW = torch.empty_like(k_NTW)
         dv_NTD = torch.empty_like(v_NTD, dtype=torch.float32)
-        blocks = _blocks(q.shape[1], len(q))
+        blocks = _blocks_of_queries(q.shape[1], len(q))
         add = Tensor.copy_  # the last block comes first, and its queries see all keys
         for number, (queries, keys) in reversed(list(enumerate(blocks))):
             if ctx.keeps_weights:
                 p_NSK = weights[number]
             else:
-                p_NSK = _weights(q_NTW[:, queries], k_NTW[:, keys]).to(dtype)
+                p_NSK = _softmax_weights(q_NTW[:, queries], k_NTW[:, keys]).to(dtype)
             # gradient of the scores
             ds_NSK = torch.ops.aten._softmax_backward_data(
                 dy_NTD[:, queries] @ v_NTD[:, keys].mT, p_NSK, -1, dtype
@@ -79,7 +79,7 @@ class _Causal(torch.autograd.Function):
         return dq_NTW, dk_NTW, dv_NTD.to(dtype)
 
 
-def _weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
+def _softmax_weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
     """Attention weights of queries whose own tokens are the last of the keys: [N, S, K]."""
     n_rows = q_NSW.shape[1]
     scores_NSK = q_NSW @ k_NKW.mT
@@ -87,7 +87,7 @@ def _weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
     return scores_NSK.softmax(dim=-1)
 
 
-def _blocks(length: int, heads: int) -> list[tuple[slice, slice]]:
+def _blocks_of_queries(length: int, heads: int) -> list[tuple[slice, slice]]:
     """(queries, keys) of each block: some queries, and all keys up to the last of them."""
     step = max(FEWEST_QUERIES, min(MOST_QUERIES, MOST_SCORES // max(1, heads * length)))
     blocks = []

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.common.files import finite
+from posbench.common.files import nan_as_none
 from posbench.statistics.crossed import Estimate, estimate, sums
 from posbench.statistics.usable_length import Usable
 from posbench.tools.advice.plan import CUT, UNCHANGED, AdvicePlan, Option
@@ -330,7 +330,7 @@ def advice_content(
         "search": [_validation_entry(options[name], search) for name in search.nll],
         "ranking": ranking,
     }
-    return finite(content)
+    return nan_as_none(content)
 
 
 def _answers(

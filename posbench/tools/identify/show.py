@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from posbench.common.files import finite
+from posbench.common.files import nan_as_none
 from posbench.common.layout import aligned, wrapped
 from posbench.report.figures.lines import text_width
 from posbench.report.figures.style import FONT_SIZE, GREY, MARKERS, OKABE_ITO, Frame, write_note
@@ -72,7 +72,7 @@ def identify_content(
                 "points": points[name],
             }
         )
-    content = finite({**about, **verdict.in_json, "candidates": candidates})
+    content = nan_as_none({**about, **verdict.in_json, "candidates": candidates})
     return {**content, "verdict": verdict_sentence(content)}
 
 
