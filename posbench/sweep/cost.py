@@ -317,6 +317,7 @@ class Timing:
         model = model_size(config)
         train_len = config.train.train_len
         summary = run.read_summary()
+        # A shorter training is mostly its beginning, such as compilation.
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST_SECONDS:
             flop_per_token = model.training_flop_per_token(train_len)
             flop_per_second = summary["tokens_per_second"] * flop_per_token

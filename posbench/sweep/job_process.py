@@ -78,7 +78,7 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
 
 def _check_place(job: Job) -> None:
     """Raise RunError if the training was moved or deleted while it was evaluated."""
-    restore_config(job)
+    restore_config(job)  # if that file alone was deleted
     if not job.run.finished:
         raise RunError(
             f"{job.run.path} was moved or deleted while it was evaluated: move what is in"
@@ -109,6 +109,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
             world.largest(0)  # the other processes wait for this call
             model = train(job, corpus, device, recorder, world)
         if job.config.check and not job.config.trains:
+            # The text of the first evaluation: any would do.
             split = getattr(texts[missing[0]], missing[0].evaluate.split)
             check_checkpoint(job.config, model, split.tokens)
         model.eval()

@@ -284,6 +284,7 @@ def resolved_key_run(chooser: str | dict | None, fingerprint: str) -> dict | Non
     other tokens."""
     if chooser is None:
         return None
+    # A stored configuration has the dict that is returned here.
     path = chooser.get("path") if isinstance(chooser, dict) else chooser
     run = Run(path) if isinstance(path, str) else None
     if run is None or not run.has_config or not run.finished:

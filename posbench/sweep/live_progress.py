@@ -151,4 +151,4 @@ def read_line(raw: bytes) -> ChildLine:
             progress = json.loads(line)
             seconds_left = None if progress["left"] is None else float(progress["left"])
             return ChildLine(str(progress["progress"]), seconds_left, bool(progress["stays"]))
-    return ChildLine(line, None, True)
+    return ChildLine(line, seconds_left=None, stays=True)

@@ -51,7 +51,7 @@ class LossesByLength:
         for label, scorer in self.scorers.items():
             evaluator = FixedTargets(scorer)
             n_targets = len(evaluator.windows.last_N) * evaluator.windows.n_targets
-            self._take_share(evaluator)
+            self._take_share(evaluator)  # the other processes score the other windows
             losses[label] = {
                 str(length): self._mean(evaluator, length, n_targets)
                 for length in self.settings.lengths

@@ -56,7 +56,9 @@ class Recorder(contextlib.AbstractContextManager):
         self._mirror.send(lambda wandb_run: wandb_content.log_table(wandb_run, rows, text))
         with tempfile.TemporaryDirectory() as folder:
             try:
-                report = collect_report(self.run.eval_files(), self.run.id, "", skip_damaged=True)
+                report = collect_report(
+                    self.run.eval_files(), title=self.run.id, command="", skip_damaged=True
+                )
                 summary = wandb_content.report_summary(report)
                 pictures = wandb_content.draw_pictures(report, Path(folder))
             except Exception as error:

@@ -42,6 +42,7 @@ def corpus_of(job: Job) -> Corpus:
     # A cell with a text of its own (evaluate.text) needs the corpus, but none of its splits.
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
     trains = job.config.trains and not job.run.finished
+    # Without cells nothing tells which splits are meant, so all are read.
     splits = SPLITS if trains or not scored else scored
     corpus = prepare(job.config.data, job.config.cache_dir, splits)
     if corpus.fingerprint != job.fingerprint:

@@ -125,7 +125,7 @@ def check_validation_text(corpus: "Corpus", train: TrainConfig) -> None:
     if not train.validate_lengths:
         return
     longest = int(corpus.validation.document_lengths().max(initial=0))
-    needed = max(train.validate_lengths) + 1
+    needed = max(train.validate_lengths) + 1  # the last target stands behind the text
     if longest < needed:
         raise ConfigError(
             f"{KEY}={shown(train.validate_lengths)} needs a document of {needed} tokens in the"
@@ -162,7 +162,7 @@ def too_late(job: Job) -> list[str]:
     sentences = []
     try:
         stored = typed_group("train", job.run.read_config()["train"])
-    except (ConfigError, RunError, KeyError):
+    except (ConfigError, RunError, KeyError):  # damaged, as the job itself will report
         return []
     if train.validate_lengths and not _holds_validations(stored, train):
         sentences.append(

@@ -44,7 +44,7 @@ class Worker:
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
-        self.secret = secrets.token_hex(16)
+        self.secret = secrets.token_hex(16)  # by which the line that ends a job is known
         environment = {**environment, SECRET: self.secret}
         self.process = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.PIPE, process_group=0

@@ -123,7 +123,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
         option = measurements.options[name]
         content["settings"][name] = setting_content(measurements, option, out)
     write_json(out / "advice.json", content)
-    figures = write_figure(advice_figure(content), out / "advice")
+    figures = write_figure(advice_figure(content), out / "advice")  # png and svg
     drawing = inlined_svg(
         figures[1].read_text(encoding="utf-8"), "advice-", f"advice on {content['model']}"
     )

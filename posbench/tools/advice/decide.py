@@ -72,7 +72,7 @@ class Losses:
         other_T = self.mean_over_lengths(other, lengths)
         if loss_T is None or other_T is None or np.array_equal(loss_T, other_T):
             return None
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # inf - inf
             difference_T = np.subtract(loss_T, other_T, dtype=np.float64)
             return estimate([(1.0, sums([difference_T], self.document_T))])
 

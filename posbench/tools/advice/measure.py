@@ -116,7 +116,7 @@ class Measurements:
             "max_length": plan.target,
             "windows": plan.windows[split],
             "targets": plan.targets,
-            "floor": False,
+            "floor": False,  # the cut text is an option itself
         }
         evaluations = measure_methods(
             {**self.raw, "evaluate": evaluate},
@@ -134,6 +134,7 @@ class Measurements:
             nll,
             key=lambda name: (name not in WITHOUT_SETTING, self.options[name].factor is None),
         )
+        # All evaluations of a split score the same targets.
         document_T = next(iter(evaluations.values())).arrays["document"]
         self.losses[split] = Losses(document_T, {name: nll[name] for name in order})
 

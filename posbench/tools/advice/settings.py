@@ -35,6 +35,8 @@ def setting_content(measurements: Measurements, option: Option, out: Path) -> di
     plan = measurements.plan
     config = measurements.job.config
     extension = method_node("extension", option.extension)
+    # A fixed factor is the same at every length; without one the yaml's extension follows the
+    # length.
     if option.factor:
         extension, _ = option.methods_at(plan.target, plan.train_len)
     if not option.frequencies:
@@ -48,6 +50,7 @@ def setting_content(measurements: Measurements, option: Option, out: Path) -> di
         of_option = rope_settings(config, extension, config_file)
         new_config_file = config_json(config_file, config, extension) if is_checkpoint else None
     except ConfigError as error:
+        # The error speaks of words to type, which cannot make a factor by length a fixed one.
         return _no_setting(_by_length_reason(plan) if option.by_length else str(error))
     files = []
     if new_config_file:

@@ -198,6 +198,7 @@ def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
     """
     encoding = view.encoding
     relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
+    # Without a table of angles nothing turns, though there may be frequencies.
     if view.turning_spectra is None or not relative or view.plan.bands[0].q_table is None:
         return None
     before, after = view.turning_spectra

@@ -58,6 +58,7 @@ def method_in_words(group: str, method: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it, such as "rope base=27"."""
     name = display_name(group, method)
     default = shipped_yamls(group).get(name, {})
+    # A yaml of the user's own may have a shipped one's name, and another class's arguments.
     same_class = default.get("_target_") == method["_target_"]
     defaults = flatten(default) if same_class else {}
     arguments = flatten(method)

@@ -207,7 +207,7 @@ def _anatomy_of_yamls(
     """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect, and for
     an encoding without attention.
     """
-    with seeded(0):
+    with seeded(0):  # learned numbers begin with a draw
         made_encoding = make_method(encoding, SHAPE)
     if all(layer.encoding.mixes for layer in made_encoding.layers()):
         return None

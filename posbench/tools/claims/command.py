@@ -157,6 +157,7 @@ def default_arguments() -> dict[tuple[str, str], dict]:
     arguments = {}
     for group in ("encoding", "extension"):
         for name, node in shipped_yamls(group).items():
+            # Another yaml chooses arguments of a method, and does not say its defaults.
             if method_name(node) == name:
                 arguments[group, name] = method_args(node)
     return arguments

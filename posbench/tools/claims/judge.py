@@ -184,7 +184,7 @@ def _judge_claim(
             finding = _judge_endpoint(endpoint, pool, finding, later_seeds)
         except MissingEvaluation as error:
             finding = _marked_not_measured(finding, f"{error}: {command}")
-        except RunError as error:
+        except RunError as error:  # what is there is damaged or ambiguous, so no command is named
             finding = _marked_not_measured(finding, str(error))
         findings.append(finding)
     return findings

@@ -224,6 +224,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
         return f"no tokenizer, since the text is not there: {error}"
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    # A tokenizer made of the text has no chat template; another has it in files beside it.
     file = None if data["tokenizer"] in OF_TEXT else pretrained_file(data["tokenizer"])
     if file and is_gguf(file):
         for key, value in chat_of_gguf(file).items():
@@ -286,10 +287,10 @@ def rope_settings(trained: JobConfig, extension: dict, own_config: dict | None =
     where no set of frequencies expresses it."""
     keys = rope_keys(trained, extension, own_config)
     parameters = {"rope_type": "default", "rope_theta": keys["rope_theta"]}
-    share = trained.encoding.get("fraction", 1.0)
-    if share != 1:
-        parameters["partial_rotary_factor"] = share
-    parameters |= keys["rope_scaling"] or {}
+    rotated_fraction = trained.encoding.get("fraction", 1.0)  # of each head
+    if rotated_fraction != 1:
+        parameters["partial_rotary_factor"] = rotated_fraction
+    parameters |= keys["rope_scaling"] or {}  # with another rope_type
     return {"rope_parameters": parameters, **keys}
 
 

@@ -55,6 +55,7 @@ def rope_keys(trained: JobConfig, extension: dict, own_config: dict | None = Non
     encoding = make_encoding(trained)
     method = make_method(extension)
     _check_expressible(trained, encoding, method, whole_head=own_config is None)
+    # Phi-3's class takes longrope alone; an export writes another class.
     only_divisors = own_config is not None and own_config["model_type"] == "phi3"
     theta, scaling, longest = _keys_of_method(encoding, method, only_divisors)
     return {"max_position_embeddings": longest, "rope_theta": theta, "rope_scaling": scaling}
@@ -65,7 +66,8 @@ def _check_expressible(
 ) -> None:
     """Raise ConfigError for an encoding, a trained scale or a temperature that the format lacks.
 
-    With `whole_head` RoPE must turn all channels of a head.
+    With `whole_head` RoPE must turn all channels of a head, as the classes of an export do. A
+    checkpoint's own config.json may turn a part of them.
     """
     train = trained.train
     has_format = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
@@ -142,7 +144,8 @@ def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
         # A checkpoint may have been trained with another one than its scaling has by itself.
         scaling["attention_factor"] = encoding.amplitude
     if scaling and scaling["rope_type"] == "dynamic":
-        # They compute the factor from the longest length, which a fine-tuning left where it was.
+        # transformers computes the factor from the longest length, which is the one before it was
+        # trained in.
         return RopeKeys(theta, scaling, encoding.scaling_len)
     return RopeKeys(theta, scaling, encoding.shape.train_len)
 
@@ -158,6 +161,7 @@ def _check_spectrum(encoding: Rope, name: str) -> None:
             "encoding=p_rope that turns no pair cannot be exported: train it with a larger"
             " encoding.p."
         )
+    # A scaling that was trained in may turn short texts at other frequencies.
     if not encoding.spectrum_at(1).freq_F.equal(trained.freq_F):
         raise ConfigError(
             f"extension={name} has no place beside encoding.scaling={name_of(encoding.scaling)}:"
@@ -220,6 +224,7 @@ def _uniform_slowdown(near: Frequencies, far: Frequencies, rotary_dim: int) -> f
     pair_F = torch.arange(len(far.freq_F), dtype=torch.float64)
     slower_F = far.base ** (-2 * pair_F / rotary_dim) / far.freq_F
     one_factor = torch.allclose(slower_F, slower_F[:1], rtol=1e-9)
+    # linear, the type for it, has no factor on cos and sin.
     if near.freq_F.equal(far.freq_F) and far.temperature == 1 and one_factor:
         return float(slower_F[0])
     return None

@@ -39,6 +39,7 @@ class CriticalSpace(Space):
         """
         rng = np.random.default_rng(seed)
         last_pair = len(turns_F) - 1
+        # The first pair that makes no full turn, or the last of all where each makes one.
         in_theory = min(int((turns_F > 1).sum()), last_pair)
         first = min(int((turns_F > MOST_TURNS).sum()), in_theory)
         starts = {}

@@ -59,7 +59,7 @@ def needles_to_read(job: Job) -> TextToRead:
     evaluate = cell.evaluate
     config = job.config
     corpus = fit_corpus(prepare(config.data, config.cache_dir, (evaluate.split,)), config)
-    draw_needles(corpus, evaluate, count=1)
+    draw_needles(corpus, evaluate, count=1)  # for its check that a question fits
     tokens = f"{evaluate.lengths[-1]:,} tokens"
     name = evaluate.tasks[0]["name"] if evaluate.tasks else config.data["name"]
     in_words = f"{plural(evaluate.windows, 'text')} of {tokens} with a needle of {name}"

@@ -146,7 +146,7 @@ def candidate_table(content: dict) -> str:
     """
     lengths = content["lengths"]
     longest = lengths[-1]
-    if len(lengths) > MOST_LENGTHS:
+    if len(lengths) > MOST_LENGTHS:  # the shortest, and the longest ones
         lengths = [lengths[0], *lengths[1 - MOST_LENGTHS :]]
     rows = [["nats/token", *(f"rms {length}" for length in lengths), f"mean {longest}", "corr."]]
     for candidate in content["candidates"]:

@@ -121,7 +121,7 @@ class LoadedRun:
         for folder in self.path.resolve().parents:
             if (folder / path).exists():
                 return {**data, "path": str(folder / path)}
-        return data
+        return data  # its reader says that the path leads nowhere
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
@@ -255,7 +255,7 @@ class LoadedRun:
             "device": self.device,
         }
         config = resolved_config(raw)
-        text = resolved_text(config.evaluate.text, self.reached(), None)
+        text = resolved_text(config.evaluate.text, self.reached(), cache_dir=None)
         chooser = config.evaluate.key_run
         if chooser:
             chooser = resolved_key_run(chooser, fingerprint(self.reached()))

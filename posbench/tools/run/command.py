@@ -142,7 +142,10 @@ def _print_conclusion(
 
 @contextlib.contextmanager
 def _reporting_early(jobs: list[Job], number: int | None) -> Iterator[None]:
-    """Report as soon as `number` of the jobs have their first evaluation; the rest goes on."""
+    """Report as soon as `number` of the jobs have their first evaluation; the rest goes on.
+
+    None: no early report.
+    """
     ended = threading.Event()
 
     def watch() -> None:
@@ -215,7 +218,8 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
     from posbench.report.report import collect_report
 
     (job,) = jobs
-    made_report = collect_report([cell.path for cell in job.cells], job.run.id, "")
+    paths = [cell.path for cell in job.cells]
+    made_report = collect_report(paths, title=job.run.id, command="")
     print(table_text(made_report))
     if made_report.sections or made_report.contexts or made_report.scores:
         return
@@ -238,7 +242,7 @@ def _show_ranking(jobs: list[Job]) -> None:
 
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
     try:
-        report = collect_report(paths, "", "", skip_damaged=True)
+        report = collect_report(paths, title="", command="", skip_damaged=True)
         rankings = requested_comparisons({"": report}, ComparisonRequest())
     except (ConfigError, RunError):
         return  # the report says what is damaged
