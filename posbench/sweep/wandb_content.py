@@ -101,6 +101,7 @@ def _charts(
 def report_summary(report: "Report") -> dict[str, float]:
     """Loss of each method at each length for wandb, in nats per token, and that above the floor."""
     values = {}
+    # Points with a window are losses of single positions, which have curves of their own.
     points = [point for section in report.sections for point in section if point.window is None]
     for point in points:
         for evaluation, row, against_floor, _ in point.seeds:

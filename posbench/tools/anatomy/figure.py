@@ -294,7 +294,7 @@ def _draw_weights(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_bound(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
-    """Draw the largest score that pairs can give by distance, before and after the extension."""
+    """Draw RoPE's bound on the score by distance, before and after the extension."""
     for layer, colour, name in layer_styles(numbers, "decay_bound"):
         bound = layer["decay_bound"]
         if layer["extended"] and bound["before"] != bound["after"]:
