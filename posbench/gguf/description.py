@@ -139,6 +139,7 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
     for key, value in keys.items():
         if key in CONFIG_KEYS or key in KNOWN_SCALING_KEYS:
             continue
+        # HEAD_WIDTH stands for the width that this file's heads have anyway.
         harmless_values = [
             head_width if silent is HEAD_WIDTH else silent
             for silent in HARMLESS_VALUES.get(key, ())

@@ -184,8 +184,8 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
     for name in (*WITHOUT_SETTING, next_best):
         if name in differences:
             differences_shown[name] = differences[name]
-    # A choice with a setting only has to beat the options without one. One that needs no setting
-    # has at most one of these to beat, so it has to beat the next best too.
+    # A choice with a setting only has to beat the options without one. A choice of none says that
+    # no setting is better, so it has to beat the next best too.
     judged = [
         difference
         for name, difference in differences_shown.items()

@@ -316,6 +316,7 @@ def _work_of_a_window(
         return size.forward_flop(text)
 
     short_texts = sum(map(forward, plan.short))
+    # Beyond LONG_TRAINING the usual targets are two blocks of the floor, each with a text.
     cut = 2 * forward(plan.train_len)
     n_scaled = min(KEPT_SCALED, sum(name in SCALED_FAMILIES for name in families))
     n_own = min(KEPT_OWN, sum(name not in SCALED_FAMILIES for name in families))

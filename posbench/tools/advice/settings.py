@@ -118,6 +118,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
 
     train_len = config.train.train_len
     shape = {
+        # A GGUF file and a model that was trained here have no config.json: RoPE is as in Llama's.
         "model_type": (config_file or {}).get("model_type", "llama"),
         "num_hidden_layers": config.model.n_layer,
         "head_dim": config.model.head_width,

@@ -122,7 +122,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     encoding, trained_scale = make_methods(resolve_methods(raw))
     extension = make_method(raw["extension"])
     scale = make_method(raw["scale_attention"], encoding.shape)
-    length = raw["length"] or 16 * encoding.shape.train_len
+    length = raw["length"] or 16 * encoding.shape.train_len  # as configs/anatomy.yaml says of null
     verdict = verdict_of(encoding, extension, scale, [length], raw["allow_untested"])
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)

@@ -246,6 +246,10 @@ def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_channels(axes: Axes, numbers: dict, views: list[LayerView]) -> None:
+    """Draw the score in each channel by distance, of the first kind of layer that turns channels.
+
+    Keys that are not seen show the grey of the background.
+    """
     view = next(filter(_turns_channels, views))
     delta_K = sampled_distances(view.length)
     delta_K = delta_K[delta_K > 0]
@@ -323,7 +327,7 @@ def _draw_logits(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
         else:
             draw_line(axes, factors, colour, name)
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.95), max(high, 1.1))
+    axes.set_ylim(min(low, 0.95), max(high, 1.1))  # so that a small change looks small
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
 
 

@@ -58,8 +58,10 @@ def layer_views(
     scale: ScaleAttention | None = None,
     trained: ScaleAttention | None = None,
 ) -> list[LayerView]:
-    """Distinct layers with attention in a text of `length` tokens, which a crop leaves the last of;
-    those that the extension may act on come first. Raises ConfigError if there is none.
+    """Distinct layers with attention in a text of `length` tokens, or in the last ones that a crop
+    leaves of it; layers that the extension may act on come first.
+
+    Raises ConfigError if there is none.
     """
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)

@@ -207,7 +207,7 @@ def _training_step(
             for group in optimizer.param_groups:
                 # torch's Muon would wait for a rate that lies on a GPU.
                 group["lr"] = float(group["lr"])
-    keep_freed()
+    keep_freed()  # as a training does
 
     def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
         with bf16.autocast(device, dtype):

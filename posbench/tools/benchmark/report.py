@@ -166,6 +166,7 @@ def draw_benchmark(measurements: list[Measurement], stem: Path) -> list[Path]:
     passes = _of_kind(measurements, "evaluation")
     n_cases = len({one_pass.case for one_pass in passes})
     figure = Figure(figsize=(11, 1.2 + 0.21 * max(n_cases, len(steps))), layout="constrained")
+    # The heat map has a row for each case; of its height the bars leave the memory what is needed.
     heights = (len(steps), max(6, n_cases - len(steps)))
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.25), height_ratios=heights)
     bars = figure.add_subplot(grid[0, 0])

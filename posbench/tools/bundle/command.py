@@ -35,6 +35,7 @@ def bundle_command(words: list[str]) -> None:
         )
     reports, _ = collected_reports({path: results}, Path(path).resolve().name)
     report = reports[""]
+    # The files of a report's folder are bundled as they are; of runs a report is made first.
     one_report = len(results.evidence) == 1 and not results.paths
     folder = results.evidence[0] if one_report else None
     if chosen["check"]:
@@ -124,7 +125,7 @@ def _print_check(folder: Path | None, name: str, report: "Report") -> None:
 def _check_whole(folder: Path, name: str, report: "Report", tables: bool = True) -> None:
     """Raise RunError if a folder was altered, or if something does not follow from rows and sums.
 
-    Without `leaderboard_tables`, table.md may be another.
+    Without `tables`, table.md may be another.
     """
     from posbench.report.write_report import disagreements
 

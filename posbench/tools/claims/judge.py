@@ -340,6 +340,10 @@ def _cells_of_common_seeds(endpoint: Endpoint, pool: Pool, later_seeds: set[int]
 
 
 def _gate_of_trainings(common: CommonCells, pool: Pool) -> Gate:
+    """The lowest bound of G among the trainings, and the reason why one has not learned, if any.
+
+    Of an accuracy the answers inside the window show what was learned, of a loss G does.
+    """
     gains = []
     accuracies = []
     for _, cell, entries in common.cells:

@@ -103,10 +103,11 @@ def _keys_of_method(encoding: Rope, extension: Extension, only_divisors: bool) -
         return _rope_of_trained_scaling(encoding, only_divisors)
     _check_spectrum(encoding, name)
     train_len = encoding.shape.train_len
-    plain_types = not scaled and not only_divisors  # with these, types of their own may be used
+    # dynamic, yarn and llama3 are computed from plain RoPE, and Phi-3 has none of them.
+    plain_types = not scaled and not only_divisors
     turned = 2 * len(encoding.spectrum().freq_F)  # channels
     if plain_types and turned == encoding.rotary_dim and _is_dynamic(extension):
-        factor = float(getattr(extension, "factor", 1.0))
+        factor = float(getattr(extension, "factor", 1.0))  # NTK by the length alone is one by 1
         return RopeKeys(encoding.base, {"rope_type": "dynamic", "factor": factor}, train_len)
     near, far = _fixed_frequencies(encoding, extension)
     longest = max(train_len, extension.target_len(train_len))
@@ -183,6 +184,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
     Raises ConfigError if those beyond it depend on the length, or the extension changes more.
     """
     train_len = encoding.shape.train_len
+    # Any two lengths beyond training tell whether frequencies depend on the length.
     near, far, beyond = (
         _frequencies_at(encoding, extension, length)
         for length in (train_len, 4 * train_len, 16 * train_len)

@@ -50,6 +50,7 @@ def needle_settings(job: Job, tasks: list | None) -> dict:
     for task in tasks:
         node = {"name": task} if isinstance(task, str) else task
         nodes.append({**node, "depths": 0})  # the search chooses the depth itself
+    # None: the run's own task. The tokens of an answer are the targets, whatever their number.
     return {"protocol": ["accuracy"], "tasks": nodes or None, "targets": None}
 
 

@@ -152,7 +152,7 @@ def _yarn_candidates(
         Candidate(
             "yarn_amplitude",
             "no scaling but YaRN's factor on the logits",
-            # Every pair is kept.
+            # The ramp ends below any number of turns, so that every pair is kept.
             methods.yarn(alpha=1e-9, beta=1e-8, ramp="turns"),
         ),
         Candidate("yarn_turns", f"{words}, the ramp by turns", methods.yarn(ramp="turns")),

@@ -63,7 +63,7 @@ def choose_look(
             return look.and_extensions(extensions, seconds_of_text, budget)
     for part in LENGTHS_WITHIN:
         look = Look(min(longest, int(part * train_len)))
-        if look.length < min(SHORTEST_TEXT, train_len, longest):
+        if look.length < min(SHORTEST_TEXT, train_len, longest):  # it would show too little
             return None
         if look.seconds(seconds_of_text) <= budget:
             return look
