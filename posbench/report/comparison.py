@@ -74,7 +74,7 @@ def gate_state(record: CurvePoint | Score) -> str:
     A line passes if every training demonstrably gains from the second half of its window."""
     if isinstance(record, Score):
         return "passed" if record.learned else "failed"
-    if getattr(record, "gain_lower", None) is None:
+    if getattr(record, "gain_lower", None) is None:  # records by context or step have no G
         return ""
     return "passed" if record.gain_lower > 0 else "failed"
 

@@ -195,7 +195,7 @@ def csv_rows(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
                     "verdict": row.verdict,
                     "seeds": " ".join(map(str, row.seeds or sorted(row.line.seeds))),
                     "n_documents": row.difference.n_documents if row.difference else None,
-                    "interval_of": row.source,
+                    "interval_of": row.source,  # what its interval is over: sums or seeds
                     "gate": row.line.gate,
                     "reason": row.reason,
                 }
@@ -211,6 +211,7 @@ def _fitted_tables(table: Table, width: int) -> list:
     if measuring.measure(table.rich()).maximum <= width:
         return [table.rich()]
     names = max(len(str(row[0])) for row in table.rows)
+    # Tight, names are folded, but no narrower than FOLDED_NAME_WIDTH.
     tight = measuring.measure(table.rich(tight=True)).maximum
     if tight - names + min(names, FOLDED_NAME_WIDTH) <= width:
         return [table.rich(tight=True)]

@@ -299,14 +299,14 @@ def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     [16, 32, 64, 80, 128, 176, 256, 512]
     """
     half_octaves = [2 ** (k / 2) for k in (1, 2, 3, 4)]
-    octaves = [2.0**k for k in range(3, 40)]
+    octaves = [2.0**k for k in range(3, 40)]  # 40: farther than any window
     multiples = [0.25, 0.5, 1, *half_octaves, *octaves]
     edges = [train_len * multiple for multiple in multiples] + [positions[-1]]
     ends = set()
     for edge in edges:
         if edge <= positions[-1]:
             below = [position for position in positions if position <= round(edge)]
-            ends.add(max(below, default=positions[0]))
+            ends.add(max(below, default=positions[0]))  # the first bin may reach beyond the edge
     return sorted(ends)
 
 

@@ -273,6 +273,7 @@ class PointTable:
             for paired in bases:
                 has_sums = paired and paired.sums
                 entries.append(self.sums.add(paired.other, paired.row) if has_sums else -1)
+        # None: there is no such difference, so that no sums of it are lacking.
         lacking = [paired for paired, entry in zip(bases, entries[1:], strict=True) if entry < 0]
         if entries[0] >= 0 and not any(lacking):
             return entries

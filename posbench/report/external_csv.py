@@ -239,10 +239,10 @@ def _typed_line(texts: Mapping[str, str]) -> dict:
     in_nats = "nll" in texts
     for name in LOSS_COLUMNS:
         line[name] = _nats_or_none(name, texts.get(name), in_nats)
-    perplexity = _nats_or_none("ppl", texts.get("ppl"), in_nats)
-    line["ppl"] = perplexity
+    loss_by_ppl = _nats_or_none("ppl", texts.get("ppl"), in_nats)
+    line["ppl"] = loss_by_ppl
     if not in_nats:
-        line["nll"] = perplexity
+        line["nll"] = loss_by_ppl
     method = line.get("method") or line.get("label")
     encoding = line["encoding"]
     if not method and not encoding:

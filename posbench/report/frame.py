@@ -223,6 +223,7 @@ def frame_by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas
         beside = [] if tables else csvs
         table = read_frame([*sweeps[folder], *beside], what)
         tables[name] = table.assign(source=table.source.fillna(name))
+    # Where none has rows, one empty frame gives the columns.
     with_rows = [table for table in tables.values() if len(table)] or list(tables.values())[:1]
     joined = pandas.concat(with_rows, ignore_index=True) if with_rows else read_frame(csvs, what)
     joined.attrs["empty"] = [name for name, table in tables.items() if not len(table)]

@@ -90,6 +90,7 @@ class Labels:
         moved = with_trained_part_as_extension(row)
         # The prefix of a training's run_id, its encoding and length: rope-64.
         parent = run_prefix(row["finetune"]) if row["finetune"] else None
+        parent_encoding = parent.rpartition("-")[0] if parent else None
         encoding, extension = (
             closest_yaml_name(group, moved[group], moved[column])
             for group, column in ARGUMENT_COLUMNS.items()
@@ -101,7 +102,7 @@ class Labels:
             tuned_from=parent,
             steps=self.steps.get(row["run_id"]),
             line=self._encoding(moved, without=(STEPS_KEY, STEP_KEY)),
-            keeps_encoding=parent is not None and parent.rpartition("-")[0] == encoding,
+            keeps_encoding=parent_encoding == encoding,
             setting=setting,
         )
 

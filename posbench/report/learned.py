@@ -48,6 +48,7 @@ class Learned:
             method = None if is_plain(first) else first["eval_id"]
             if first["finetune"]:
                 self.parents[run_id] = first["finetune"]
+            # The longest length inside the window comes last, and its share stays.
             for row in _rows_inside(evaluation, first["train_len"]):
                 self.shares[run_id, *setting, method, row["task"]] = row["accuracy"]
             config = runs[run_id].config if run_id in runs else {}
@@ -104,5 +105,5 @@ def _is_parent_itself(label: Labels, row: dict, config: Mapping[str, object]) ->
         same_methods
         and unscaled
         and config.get(STEPS_KEY) == 0
-        and isinstance(config.get(PARENT_WINDOW_KEY), int)
+        and isinstance(config.get(PARENT_WINDOW_KEY), int)  # older files lack it
     )

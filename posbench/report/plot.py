@@ -151,6 +151,7 @@ def draw_figure(
     checked_choice("style", options.style, STYLES)
     checked_choice("bars", options.bars or INTERVAL, BARS)
     frame = _complete_frame(frame)
+    # Without windows all rows are by length: False for each, since every one has a train_len.
     by_position = frame.window.notna() if "window" in frame else frame.train_len.isna()
     drawn = _drawn_quantities(frame, by_position, options)
     table = frame[by_position if drawn.x == "position" else ~by_position]
@@ -542,8 +543,8 @@ def _panels(
 def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
     """Axes of all panels. Raises ConfigError for a logarithmic one that ends at 0 or below."""
     level = drawn.level
-    bent = level == 0 and drawn.unit != "accuracy"
-    log = {"x", "y"} if bent else {"x"}
+    both_signs = level == 0 and drawn.unit != "accuracy"
+    log = {"x", "y"} if both_signs else {"x"}
     if drawn.x == "step":
         log -= {"x"}
     if options.log is not None:
@@ -553,14 +554,15 @@ def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -
     if drawn.unit == "accuracy" and level is None:
         low, high = -0.03, 1.04  # around all shares
     else:
-        low, high = y_ends(list(table.mark), level, symlog=bent and "y" in log, log="y" in log)
+        symlog = both_signs and "y" in log
+        low, high = y_ends(list(table.mark), level, symlog, log="y" in log)
         if drawn.x == "step" and level is None and "y" not in log:
             low, high = late_loss_range((mark.x, mark.y) for mark in table.mark)
     if options.ylim[0] is not None:
         low = options.ylim[0]
     if options.ylim[1] is not None:
         high = options.ylim[1]
-    for name, end in (("x", options.xlim[0]), ("y", None if bent else low)):
+    for name, end in (("x", options.xlim[0]), ("y", None if both_signs else low)):
         if name in log and end is not None and end <= 0:
             raise ConfigError(
                 f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of"
@@ -576,7 +578,7 @@ def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -
         log=frozenset(log),
         ylim=(low, high),
         level=level,
-        bent=bent,
+        both_signs=both_signs,
         xlim=options.xlim,
         multiple=drawn.x == "multiple",
     )

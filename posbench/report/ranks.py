@@ -48,6 +48,7 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
     """
     tasks = []  # [{method: {length: score}}]
     for section in sections:
+        # recompute_window is the floor: what dropping the earlier text gives, and no competitor.
         compared = [score for score in section if score.extension != "recompute_window"]
         for task, cells in scores_by_task(compared).items():
             if task_that_shows_learning(task) == task:

@@ -85,6 +85,7 @@ class References:
                 continue
             if context not in ladder or _as_trained(row):
                 ladder[context] = evaluation
+        # Two windows are those of G; only more of them are a curve.
         return {key: ladder for key, ladder in ladders.items() if len(ladder) >= 3}
 
     @cached_property

@@ -50,15 +50,16 @@ def training_lines(
     """
     settings: dict[str, Mapping[str, object]] = {}  # {encoding: settings of its first training}
     for evaluation in evaluations:
-        name = label(evaluation.first)[0]
+        name, *_ = label(evaluation.first)  # of the encoding and its arguments: "rope base=500"
         if name not in settings and not evaluation.first["finetune"]:
             training = origins[evaluation.origin].training
             if training:
                 settings[name] = training
     lines = []
     for key, values in values_of_differing_keys(list(settings.values())).items():
-        is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
-        group = key.partition(".")[0]
+        parts = key.split(".")
+        group = parts[0]
+        is_named = any(f" {parts[-1]}=" in name for name in settings)
         if group not in GROUPS_WITH_OTHER_LINES and not is_named:
             words = _value_words(list(settings), values)
             lines.append(f"{key} is not the same for all: {words}")

@@ -184,6 +184,7 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     Raises RunError if rows, sums, documents and configurations do not hold together
     (posbench/results/consistency.py)."""
     report = report or collect_report([], "again", "report.py", evidence=[folder])
+    # A folder of an earlier version has no ranks, which is no fault.
     report = replace(report, ranked=(folder / RANKS).is_file())
     altered = altered_files(folder).items()
     return [
@@ -197,7 +198,8 @@ def _faults_of_rows(report: Report) -> Iterator[str]:
     """Rows that do not follow from their sums, or lack them."""
     for evaluation in report.evaluations:
         protocol = find_protocol(evaluation.first["protocol"])
-        paired = getattr(protocol, "paired", True)  # tokens of the scripts weigh unequally
+        # False for the papers' scripts: they weigh tokens unequally, so no sums give their means.
+        paired = getattr(protocol, "paired", True)
         for row in evaluation.rows:
             nll = evaluation.sums(row, "nll")
             yield from row_faults(row, nll, evaluation.sums(row, "correct"))

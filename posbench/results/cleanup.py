@@ -195,6 +195,7 @@ def _leftovers(run: Run) -> Iterator[Candidate]:
         elif TEMPORARY_NAME.fullmatch(path.name):
             if not is_locked(path):
                 yield path, "half of a file whose writer is gone"
+        # Parts of an evaluation that will be resumed have no rows yet.
         elif path.suffix == ".npz" and not path.name.endswith(PART_ENDING):
             if not path.with_suffix(".json").exists():
                 yield path, "arrays without the rows they belong to"

@@ -385,7 +385,7 @@ def pooled_evaluations(
         path = evaluation.origin
         if path not in origins:
             origins[path] = of_evidence.get(path) or read_metadata(path)
-    _check_trainings(evaluations, origins)
+    _check_trainings(evaluations, origins)  # of run directories; evidence is checked when read
     _check_weights(origins)
     distinct = _with_common_origins(distinct, origins)
     used = dict.fromkeys(evaluation.origin for evaluation in distinct)

@@ -292,6 +292,6 @@ def end_slope(metadata: RunMetadata) -> float | None:
     if not len(points):
         return None
     late = points[points[:, 0] >= (1 - SLOPE_SHARE) * points[-1, 0]]
-    if len(late) < 3 or not np.isfinite(late).all():
+    if len(late) < 3 or not np.isfinite(late).all():  # a line fits any two points
         return None
     return float(np.polyfit(*late.T, 1)[0])

@@ -138,7 +138,7 @@ def test_usable_length_by_hand(folder, tmp_path):
         line.method[0]: line
         for line in leaderboard.read_folder(folder("mine", curves, ["a", "b"])).lines
     }
-    found = {name: (line.surely, line.perhaps) for name, line in lines.items()}
+    found = {name: (line.holds_to, line.perhaps_holds_to) for name, line in lines.items()}
     assert found == {
         "holds": (4, 4),
         "back": (1, 1),

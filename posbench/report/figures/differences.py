@@ -100,6 +100,7 @@ def _colours(cells: Cells) -> Colours:
         for point in cell.values()
         if point.difference is not None
     )
+    # No wider than to where a loss counts as broken, and no narrower than the linear part.
     edge = min(BROKEN_FROM, max(LINEAR_UP_TO, sizes[(len(sizes) - 1) * 95 // 100]))
     norm = SymLogNorm(LINEAR_UP_TO, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     return Colours(

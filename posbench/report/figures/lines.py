@@ -98,9 +98,9 @@ def draw_panels(
     The caption stands below the figure. `room`: points left free at the lower edge."""
     panels = [panel for row in rows for panel in row if panel]
     names_height = max(sum(name_heights(line.name for line in panel.lines)) for panel in panels)
-    tall = max(tall, 1.3 * names_height)
+    tall = max(tall, 1.3 * names_height)  # names stand one below another, and need some distance
     name_widths = name_column_widths(rows)
-    # without earlier panels
+    # Titles and values above this row and the rows before it, whose panels are added below.
     row_tops = list(itertools.accumulate(height_above_row(row) for row in rows))
     across = (
         LEFT_MARGIN + len(name_widths) * (wide + SPACE_BETWEEN) - SPACE_BETWEEN + sum(name_widths)
@@ -429,7 +429,7 @@ def _caret_texts(axes, texts: Mapping[float, list[tuple[str, str]]]) -> tuple[fl
     widest = max(widths, default=1.0)
     size = min(CARET_FONT, max(LEAST_CARET_FONT, CARET_FONT * room / widest))
     step = math.ceil(widest * size / CARET_FONT / room)
-    from_right = sorted(texts)[::-step]
+    from_right = sorted(texts)[::-step]  # the last x always has its text
     return size, [x for x in texts if x in from_right]
 
 

@@ -145,6 +145,7 @@ def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
     ordered = sorted(values)
     low, high = ordered[0], ordered[-1]
     if relative:
+        # Zero has some room on both sides, whatever the values are.
         low = min(low, -0.02)
         high = max(high, 0.05)
         upper_quartile = ordered[len(ordered) * 3 // 4]

@@ -188,6 +188,7 @@ class LineNames:
             return f"{text} tokens"
         if name == "extension" and text == "none":
             return "no extension"
+        # A number says nothing without the name of its column.
         return text if name == "extension" or isinstance(value, str) else f"{name} {text}"
 
 

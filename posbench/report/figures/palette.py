@@ -305,8 +305,10 @@ def groups_of_distinct_colours(
     groups: list[list[str]] = [[] for _ in range(count)]
     for unit in units:
         colour = colours[unit[0]]
-        without = [group for group in groups if all(colours[name] != colour for name in group)]
-        candidates = without or groups
+        without_colour = [
+            group for group in groups if all(colours[name] != colour for name in group)
+        ]
+        candidates = without_colour or groups
         roomy = [group for group in candidates if len(group) + len(unit) <= room]
         group = roomy[0] if roomy else min(candidates, key=len)
         group.extend(unit)

@@ -73,15 +73,15 @@ TICKS_IN_DECADE = (
 class AxesSpec:
     """Both axes of all panels: names, which are logarithmic, ends, and what divides gain from loss.
 
-    `bent`: y has both signs, so its logarithm is linear around zero. `multiple`: x counts training
-    lengths, not tokens."""
+    `both_signs`: y has both signs, so its logarithm is linear around zero. `multiple`: x counts
+    training lengths, not tokens."""
 
     x: str
     y: str
     log: frozenset[str]
     ylim: tuple[float, float]
     level: float | None
-    bent: bool
+    both_signs: bool
     xlim: tuple[float | None, float | None]
     multiple: bool
 
@@ -90,7 +90,7 @@ class AxesSpec:
         """Sentence on the scales of both axes."""
         y = LINEAR
         if "y" in self.log:
-            y = LINEAR_THEN_LOG if self.bent else LOG
+            y = LINEAR_THEN_LOG if self.both_signs else LOG
         return scales_line(LOG if "x" in self.log else LINEAR, y)
 
     def text(self, x: float) -> str:
@@ -230,7 +230,7 @@ def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool)
         octaves_of_bars = 0.0
         if any(mark.low is not None for mark in marks):
             octaves_of_bars = 0.5 * MOST_OCTAVES_ASIDE
-        span = math.log2(high / low) + 0.5
+        span = math.log2(high / low) + 0.5  # octaves of the axis, with about half for its margins
         aside = 2 ** (octaves_of_bars + MARK_MARGIN * span / wide)
         low /= aside
         high *= aside
@@ -276,7 +276,7 @@ def _set_up_x(
 
 def _set_up_y(axes, spec: AxesSpec) -> None:
     bottom, top = spec.ylim
-    if spec.bent and "y" in spec.log:
+    if spec.both_signs and "y" in spec.log:
         set_up_floor_y(axes, bottom, top)
         axes.set_ylim(bottom, top)
         places = _ticks_that_do_not_touch(axes, axes.get_yticks())
@@ -285,7 +285,7 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
         places = _logarithmic_ticks(bottom, top) if "y" in spec.log else _round_ticks(bottom, top)
         if spec.level is not None:
             axes.axhline(spec.level, color="black", linewidth=0.9, zorder=1)
-    texts = [f"{place:+.10g}" if spec.bent and place else f"{place:.10g}" for place in places]
+    texts = [f"{place:+.10g}" if spec.both_signs and place else f"{place:.10g}" for place in places]
     axes.set_yticks(places, texts)
     axes.set_yticks([], minor=True)
     axes.set_ylim(bottom, top)
@@ -460,7 +460,7 @@ def darken(figure) -> None:
             is_list = getattr(colour, "ndim", 1) == 2
             inverted = list(map(_colour_on_dark, colour)) if is_list else _colour_on_dark(colour)
             getattr(artist, f"set_{kind}")(inverted)
-    # whose ticks may be made again
+    # Ticks that matplotlib makes later take their colours from here.
     for axes in figure.axes:
         axes.tick_params(
             color=_colour_on_dark(GREY),
@@ -476,7 +476,7 @@ def _colour_on_dark(colour: object) -> tuple[float, ...]:
     *rgb, alpha = to_rgba(colour)
     is_grey = max(rgb) - min(rgb) < 0.05
     if is_grey:
-        grey = LIGHT_GREY - 0.8 * rgb[0]
+        grey = LIGHT_GREY - 0.8 * rgb[0]  # white, 1, becomes as dark as the ground may be: 0.13
         return grey, grey, grey, alpha
     lighter = tuple(0.75 * part + 0.25 for part in rgb)
     if luminance(lighter) < LEAST_LUMINANCE:

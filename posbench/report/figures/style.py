@@ -109,7 +109,7 @@ class Frame:
         """Write the caption from `up` points above the lower edge.
 
         Its lines are as wide as the figure, or `least` characters."""
-        characters = max(least, int(self.width / 3.9))
+        characters = max(least, int(self.width / 3.9))  # a letter is about 3.9 points wide
         wrapped = [part for line in lines for part in textwrap.wrap(line, characters)]
         style = {"fontsize": 7.8, "color": GREY, "linespacing": LINE_SPACING, "va": "top"}
         self.figure.text(0, up / self.height, "\n".join(wrapped), **style)
@@ -151,6 +151,7 @@ def set_up_floor_y(axes, bottom: float, top: float) -> None:
 def set_up_difference_y(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to LINEAR_UP_TO, logarithmic beyond."""
     values = list(values)
+    # At least this much is shown below and above zero; most differences are losses, above it.
     low = 1.15 * min([-LINEAR_UP_TO / 4, *values])
     high = 1.15 * max([LINEAR_UP_TO / 2, *values])
     axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.2)
@@ -197,7 +198,7 @@ def draw_cell(
         Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border)
     )
     style = {"ha": "center", "va": "center", "fontsize": size, "color": legible_ink(ground, inks)}
-    axes.text(place + 0.5, line + 0.52, text, **style)
+    axes.text(place + 0.5, line + 0.52, text, **style)  # 0.52: digits look centred a little lower
 
 
 def draw_unmeasured(axes, place: float, line: float, border: float = 0.5) -> None:
@@ -218,10 +219,10 @@ def legible_ink(ground: object, inks: Sequence[str]) -> str:
 
     The ground is any colour of matplotlib.
     """
-    behind = luminance(ground)
+    of_ground = luminance(ground)
 
     def contrast(ink: str) -> float:
-        low, high = sorted((behind, luminance(ink)))
+        low, high = sorted((of_ground, luminance(ink)))
         return (high + 0.05) / (low + 0.05)
 
     return next((ink for ink in inks if contrast(ink) >= LEAST_CONTRAST), max(inks, key=contrast))

@@ -333,7 +333,7 @@ def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> At
         for point in measured
         if point.length == multiple * point.train_len and encoding_of(point) in different
     ]
-    shown.sort(key=lambda point: point.gain)
+    shown.sort(key=lambda point: point.gain)  # a panel has G on x
     cells = grouped(
         shown, lambda point: (knob.name_of(point), point.extension, point.scale_attention)
     )
@@ -657,6 +657,7 @@ def _three_lengths(records: Sequence[Record]) -> list[int]:
 
 def _is_parent(record: Record) -> bool:
     """True for a model before its fine-tuning, with nothing added."""
+    # Another encoding than the parent's changes a model even without a step.
     return (
         steps_of(record) == 0
         and record.label_facts.keeps_encoding

@@ -72,7 +72,7 @@ def late_loss_range(places: Iterable[tuple[float, float]]) -> tuple[float, float
 
 def _set_up_axes(axes, steps: Sequence[int], edges: tuple[float, float], is_left: bool) -> None:
     draw_rules(axes)
-    margin = 0.03 * (steps[-1] - steps[0]) or 1
+    margin = 0.03 * (steps[-1] - steps[0]) or 1  # 1: a single step
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     axes.set_ylim(*edges)
     axes.set_xlabel("step of training", fontsize=FONT_SIZE)

@@ -128,6 +128,7 @@ def edges_around(values: Sequence[Reading]) -> Edges:
     means = [mean for mean, _ in values]
     ends = [mean + sign * (half or 0.0) for mean, half in values for sign in (1, -1)]
     span = (max(means) - min(means)) or 0.1
+    # Bars widen the axis by at most a third of the means' span on either side.
     low = max(min(ends), min(means) - span / 3) - 0.05 * span
     high = min(max(ends), max(means) + span / 3) + 0.05 * span
     return Edges(low, high, cut=min(ends) < low or max(ends) > high)
@@ -172,6 +173,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     train_len = curve[0].train_len
     # {end of a bin: its middle}
     middles = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
+    # The steep fall at the first positions would flatten all the rest.
     curve = [point for point in curve if EARLY_DIVISOR * point.length >= train_len] or curve
     loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, notes_train_len=True)
     columns = [loss]

@@ -53,8 +53,8 @@ class Line:
     method: Method
     folder: Path
     # The longest measured length up to which it demonstrably holds; 0: not at the training length.
-    surely: float
-    perhaps: float
+    holds_to: float
+    perhaps_holds_to: float
     longest: float
     last_held: CurvePoint  # at the length that it surely holds to, else at the training length
     at_training: CurvePoint
@@ -72,13 +72,13 @@ class Line:
     @property
     def to_the_end(self) -> bool:
         """True if it holds at every length that was measured."""
-        return self.surely == self.longest
+        return self.holds_to == self.longest
 
     @property
     def rank(self) -> tuple:
         """Sort key of the tables: the longest that a method holds first."""
         difference = self.last_held.difference
-        return -self.surely, -self.perhaps, difference, self.method, self.folder.name
+        return -self.holds_to, -self.perhaps_holds_to, difference, self.method, self.folder.name
 
     def holds_beyond(self, margin: float) -> bool:
         """True if it holds, with this margin, at the training length and the next measured one."""
@@ -89,8 +89,8 @@ class Line:
         folder = self.folder.name
         return [
             *self.method,
-            self._multiple(self.surely),
-            self._multiple(self.perhaps),
+            self._multiple(self.holds_to),
+            self._multiple(self.perhaps_holds_to),
             f"{self.last_held.nll:.3f}",
             f"{self.last_held.difference:+.3f}{plus_minus(self.last_held.half_width)}",
             self.cost(),
@@ -245,8 +245,8 @@ def _line_of_method(
         corpus,
         method,
         folder,
-        surely=surely / train_len,
-        perhaps=perhaps / train_len,
+        holds_to=surely / train_len,
+        perhaps_holds_to=perhaps / train_len,
         longest=max(grid) / train_len,
         last_held=grid.get(surely, at_training),
         at_training=at_training,
@@ -322,7 +322,7 @@ def _tables_of_corpus(lines: list[Line]) -> list[str]:
     """Number of lines that hold beyond the training length, and tables of these."""
     if not lines:
         return ["No method is ranked.\n"]
-    beyond = [line for line in lines if line.surely > 1]
+    beyond = [line for line in lines if line.holds_to > 1]
     several_seeds = [line for line in beyond if line.n_seeds > 1]
     one_seed = [line for line in beyond if line.n_seeds == 1]
     parts = [

@@ -156,6 +156,7 @@ def _override_findings(description: dict, changes: Changes, setting: Setting) ->
     where = "vllm_length" if changes.reader == VLLM else "sglang_config"
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in text_before]
     conditions = {
+        # The older flags of vLLM left keys beside the mapping where they stood.
         "override_alone": by_engine
         and not changes.has_older_flags
         and _keys_beside_mapping(keys, text_before),
@@ -189,6 +190,7 @@ def _keys_beside_mapping(keys: dict, text_before: dict) -> list[str]:
     beside = []
     for key in MOVED_INTO_MAPPING:
         has_value = text_before.get(key) is not None or mapping.get(key) is not None
+        # Engines give every mapping a base, if only the family's default.
         if key in keys and (has_value or key == "rope_theta"):
             beside.append(key)
     return beside
@@ -260,6 +262,7 @@ def _type_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Two types, an unknown one, or one that the family does not take."""
     rope_type = kind.mapping["rope_type"]
     older = kind.mapping.get("type")
+    # su is LongRoPE's older name, so that both keys say the same.
     if older is not None and older != rope_type and (older, rope_type) != ("su", "longrope"):
         yield finding("two_types", named=rope_type, older=older)
         yield finding("two_types_vllm")
@@ -335,6 +338,7 @@ def _original_length_findings(kind: LayerKind, config: dict, before: Setting) ->
         given=original,
         trained=before.trained,
         multiplied=" That is multiplied already." if is_multiplied else "",
+        # What llama.cpp's converter does without the key: it takes 8,192 for Llama 3, or it stops.
         then="8,192" if kind.rope.kind == "llama3" else "stops",
     )
 

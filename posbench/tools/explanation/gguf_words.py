@@ -185,7 +185,8 @@ def _latent_keys(rope: Rope, architecture: str) -> dict:
             "it multiplies all logits by the factor on cos and sin, and has no other"
         )
     factor = rope.amplitude
-    # where llama.cpp's own is 1, else (1 + slope) / (1 + slope * on_all)
+    # The file's factor multiplies llama.cpp's own, which is 1 for deepseek2 and elsewhere
+    # (1 + slope) / (1 + slope * on_all).
     if architecture != "deepseek2":
         factor = rope.amplitude * (1 + slope * on_all) / (1 + slope)
     return {LOG_MULTIPLIER_KEY: float(f"{on_all / 10:.12g}"), **_amplitude_key(factor)}
@@ -226,9 +227,10 @@ def _converted_factors(rope: Rope, architecture: str) -> dict:
     if not rope.beside or architecture not in FACTS["gguf_latent"]:
         return {} if llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY) else {"amplitude": usual}
     root = math.sqrt(rope.sharper)
+    # Without mscale_all_dim llama.cpp multiplies all logits by its factor on cos and sin, too.
     if root == 1 or not llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
         return {"amplitude": usual, "sharper": usual**2}
-    if architecture == "deepseek2":
+    if architecture == "deepseek2":  # whose factor on cos and sin is 1 with the key
         return {"amplitude": 1.0}
     return {"amplitude": usual / root, "sharper": usual**2}
 
@@ -290,7 +292,7 @@ def flag_words(setting: Setting, before: Setting, reach: float | None) -> str:
         if rope != rope_before or rope.kind in DROPPED_TYPES:
             missing = "list of divisors" if rope.divisors else rope.kind
             raise CannotExpress(f"its flags have no {missing}")
-        architecture_of(setting.family)
+        architecture_of(setting.family)  # raises for a family that has no file
         words = "none: the file holds its divisors"
         return f"{words}, only{length}" if length else words
     if rope_before.divisors or rope_before.kind in ("llama3", "longrope"):
@@ -344,6 +346,7 @@ def key_words(setting: Setting, before: Setting) -> str:
             "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor in files of grok (betas:"
             " mistral3 too); use flags"
         )
+    # The type none, where the setting has no other, takes back a scaling of the file.
     keys = {TYPE_KEY: "none", **keys_over_file(setting, before)}
     words = " ".join(f"{architecture}.{key}={value}" for key, value in keys.items())
     if model.divisors:

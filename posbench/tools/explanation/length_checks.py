@@ -42,6 +42,7 @@ def served_findings(
     rope = setting.turning[0].rope
     limit = _length_engine_derives(changes, config, setting)
     multiplied = rope.original * rope.factor if rope.kind == "yarn" else 0
+    # vLLM up to 0.11 served YaRN's training length times its factor; later ones the stated length.
     if changes.has_older_flags and multiplied:
         limit = multiplied
     then = f" {engine.variable}=1 lets it start"
@@ -68,6 +69,7 @@ def _length_engine_derives(changes: Changes, config: dict, setting: Setting) -> 
 
     The factor of linear multiplies them, that of YaRN does not."""
     kind = setting.turning[0]
+    # vLLM takes the length of Gemma 3 as multiplied already, as beside an original length.
     if changes.reader == SGLANG:
         states_scaled_length = "original_max_position_embeddings" in kind.mapping
     else:
@@ -98,7 +100,7 @@ def base_findings(setting: Setting, before: Setting) -> list[Finding]:
         if rope_before is None or rope_before.base == kind.rope.base:
             continue
         theta_before, theta = unscaled_frequencies(rope_before), unscaled_frequencies(kind.rope)
-        if len(theta_before) != len(theta):
+        if len(theta_before) != len(theta):  # other channels turn, so pairs cannot be compared
             continue
         slower = theta_before / theta
         name = "base_falls" if kind.rope.base < rope_before.base else "base_rises"

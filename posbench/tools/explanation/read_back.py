@@ -42,8 +42,9 @@ def _reads_another_setting(
 ) -> bool:
     """True if the tool reads its words as another setting."""
     setting_read = read_back(line, before, model)
-    if setting_read is None:
+    if setting_read is None:  # words that do not say all of a setting cannot be checked
         return False
+    # These call a kind of layers by the same name; llama.cpp knows full and sliding layers alone.
     if line.tool in (HF, VLLM, SGLANG):
         return not _turn_alike_by_name(setting, setting_read)
     return not _full_and_sliding_turn_alike(setting, setting_read)

@@ -142,7 +142,7 @@ def _yarn_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     attention_factor = positive_number(mapping.get("attention_factor"))
     amplitude = yarn_amplitude(rope.factor)
     sharper = 1.0
-    if reader != SGLANG and attention_factor:
+    if reader != SGLANG and attention_factor:  # which SGLang does not read
         amplitude = attention_factor
     elif mscale and mscale_all_dim:
         on_all = yarn_amplitude(rope.factor, mscale_all_dim)
@@ -160,7 +160,7 @@ def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     on_all = yarn_amplitude(rope.factor, positive_number(mapping.get("mscale_all_dim"), 0.0))
     sharper = on_all**2
     if reader == VLLM and positive_number(mapping.get("attention_factor")) == 1:
-        sharper = 1.0  # its deepseek_llama_scaling
+        sharper = 1.0  # vLLM then takes its class deepseek_llama_scaling, without that factor
     amplitude = yarn_amplitude(rope.factor, mscale) / on_all
     return replace(rope, truncate=True, amplitude=amplitude, sharper=sharper)
 

@@ -176,6 +176,8 @@ def _parameters_of_kind(
     mapping = parameters(rope, tool, deepseek)
     old_mapping = kind_before.mapping if kind_before else {}
     share = kind.rope.share
+    # `parameters` leaves out a share of 1, which would here be read as that of the family or the
+    # old mapping.
     if (
         fact_of_family(family, "share")
         or positive_number(old_mapping.get("partial_rotary_factor"), 1) != share
@@ -262,7 +264,10 @@ def _as_longrope(rope: Rope) -> Rope:
 
 
 def _factor_keys(rope: Rope, tool: str, deepseek: bool) -> dict:
-    """Keys for the factors on cos, sin and logits, where they are not those of the type."""
+    """Keys for the factors on cos, sin and logits, where they are not those of the type.
+
+    `deepseek`: engines compute the family by their classes for DeepSeek, which read mscale alone.
+    """
     if rope.kind == "longrope" and tool != HF:
         # Otherwise the amplitude there follows from max_position_embeddings alone.
         return {"short_mscale": rope.amplitude, "long_mscale": rope.amplitude}
@@ -288,7 +293,7 @@ def _mscale_keys(rope: Rope, tool: str) -> dict:
     on_all = _without_rounding_error((root - 1) / slope)
     if on_all < 0 or on_turning < 0:
         raise CannotExpress("mscale and mscale_all_dim give no factor below 1")
-    if tool == HF and not on_turning:
+    if tool == HF and not on_turning:  # transformers takes an mscale of 0 as none
         return {"attention_factor": rope.amplitude, "mscale_all_dim": on_all}
     if tool != HF and (on_turning, on_all) == (1, 0):  # the defaults
         return {}

@@ -147,7 +147,7 @@ def _layers_with_rope(config: dict, family: str, count: int) -> list[bool]:
     if isinstance(listed, list) and listed:
         return [bool(value) for value in listed]  # 1 is RoPE, in spite of the key's name
     if family in ("smollm3", "llama4_text"):
-        every = positive_number(config.get("no_rope_layer_interval"), 4)
+        every = positive_number(config.get("no_rope_layer_interval"), 4)  # transformers' default
         return [(layer + 1) % every != 0 for layer in range(count)]
     return [True] * count
 

@@ -124,6 +124,7 @@ def _posbench_arguments(setting: Setting, before: Setting, what: str) -> str:
     base = {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"}
     scaling = {"_target_": f"posbench.extensions.{name}.{class_name}", **arguments}
     words = [
+        # null takes out the parts that compose.yaml has as an example.
         f"{model} extension=compose extension.parts.bands=null extension.parts.frequencies=null",
         _composed_part("base", base),
         _composed_part("scaling", scaling),

@@ -83,7 +83,7 @@ def named_results(word: str) -> NamedResults:
         return NamedResults(paths=list(lengths), lengths=lengths)
     if word in committed:
         return NamedResults(evidence=[REPORTED_FOLDER / word])
-    if (REPORTED_FOLDER / word).is_dir():
+    if (REPORTED_FOLDER / word).is_dir():  # committed, with numbers but without evidence
         return _results_of_path(str(REPORTED_FOLDER / word), sorted(experiments | committed))
     command = with_command_names(f"python scripts/run.py experiment={word}")
     raise ConfigError(

@@ -83,7 +83,7 @@ def _paths_named(word: str) -> list[str]:
     if (REPORTED_FOLDER / word).is_dir():
         return [str(REPORTED_FOLDER / word)]
     runs = runs_of_sweeps(Path(USUAL_RESULTS)).get(word)
-    return list(map(str, runs)) if runs else [word]
+    return list(map(str, runs)) if runs else [word]  # a glob, or what the reader refuses
 
 
 def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":
@@ -134,6 +134,7 @@ def _axis_ends(name: str, text: str) -> tuple[float | None, float | None]:
     (64.0, None)
     """
     try:
+        # Brackets as of a tuple or a list in Python are left out.
         low, high = (float(end) if end.strip() else None for end in text.strip("()[]").split(","))
         in_order = low is None or high is None or low < high
     except ValueError:
@@ -156,6 +157,7 @@ def _stem_and_formats(out: str | None, formats: str | None, name: str) -> tuple[
     endings = [checked_choice("format", word, FORMATS) for word in split_words(formats or "")]
     if not ending:
         return path / name, endings or ["pdf", "png"]
+    # Beside formats= another ending is a part of the name, as of fig1.2.
     if not endings or ending in FORMATS:
         checked_choice("format", ending, FORMATS)
         return path.with_suffix(""), list(dict.fromkeys([ending, *endings]))
