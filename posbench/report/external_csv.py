@@ -179,7 +179,7 @@ def with_stated_intervals(
 ) -> list[CurvePoint]:
     """Points with the intervals and G that a curve.csv beside a rows.csv states for the same means.
 
-    It had every target's loss.
+    The report that wrote both had every target's loss, which rows.csv has not.
     """
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():

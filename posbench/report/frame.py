@@ -140,10 +140,10 @@ def record_frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pand
     import pandas
 
     types = get_type_hints(kind)
-    types_behind = get_type_hints(Facts)
+    types_of_facts = get_type_hints(Facts)
     dtypes = {name: _column_dtype(types[name]) for name in _csv_columns(kind)}
-    dtypes_behind = {
-        column: _column_dtype(types_behind[name]) for name, column in FACT_COLUMNS.items()
+    dtypes_of_facts = {
+        column: _column_dtype(types_of_facts[name]) for name, column in FACT_COLUMNS.items()
     }
     table = []
     for record in records:
@@ -151,8 +151,8 @@ def record_frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pand
         values += [getattr(record.label_facts, name) for name in FACT_COLUMNS]
         values += [(record.by_seed or {}).get(name) for name in seed_columns(kind).values()]
         table.append(values)
-    columns = [*dtypes, *dtypes_behind, *seed_columns(kind)]
-    return pandas.DataFrame(table, columns=columns, dtype=object).astype(dtypes | dtypes_behind)
+    columns = [*dtypes, *dtypes_of_facts, *seed_columns(kind)]
+    return pandas.DataFrame(table, columns=columns, dtype=object).astype(dtypes | dtypes_of_facts)
 
 
 def seed_columns(kind: type[SectionKey]) -> dict[str, str]:

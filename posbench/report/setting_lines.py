@@ -95,6 +95,7 @@ def argument_lines(evaluations: Iterable[Evaluation]) -> list[str]:
             args = row[column] or {}
             beta_is_default = group == "extension" and _fastest_pair_turns_1(row)
             text = arguments_text(args, row["train_len"] if beta_is_default else None)
+            # Windows of recompute_window are those of the floor and of G, which have other lines.
             if text and row[group] != "recompute_window":
                 texts.setdefault(closest_yaml_name(group, row[group], args), {})[text] = None
     if not texts:

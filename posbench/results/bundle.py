@@ -102,7 +102,7 @@ def _temporary_folder(contents: dict[str, bytes], name: Path) -> Path:
     atexit.register(temporary.cleanup)
     folder = Path(temporary.name, name)
     folder.mkdir(parents=True)
-    name_folder(folder, name)
+    name_folder(folder, name)  # tables and messages show it instead of the temporary path
     for file, content in contents.items():
         (folder / file).write_bytes(content)
     return folder

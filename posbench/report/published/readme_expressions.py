@@ -107,9 +107,9 @@ class Expression(NamedTuple):
 
     def text(self, values: list[Value]) -> str:
         """Text of values, such as "0.50 [0.25, 0.75]", or "0.5, 0.6 and 0.7" of seeds."""
-        # 0: the value itself
-        end = next((END_FIELDS[word] for word in self.words if word in END_FIELDS), 0)
-        numbers = [value[end] for value in values]
+        # Index in Value: 0, the number itself, unless a word asks for an end of its interval.
+        field = next((END_FIELDS[word] for word in self.words if word in END_FIELDS), 0)
+        numbers = [value[field] for value in values]
         for word in self.words:
             if word in AGGREGATES:
                 return format(AGGREGATES[word](numbers), self.form)

@@ -344,13 +344,15 @@ def _original_length_findings(kind: LayerKind, config: dict, before: Setting) ->
 
 
 def _factor_findings(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
-    """A factor that is missing, too small, or not the ratio of the two lengths."""
+    """A factor that is missing, too small, or not the ratio of the two lengths. `older`: it is in a
+    flag of vLLM up to 0.11.
+    """
     mapping = kind.mapping
     rope = kind.rope
     longest = config_length(config)
     original = positive_number(mapping.get(ORIGINAL_LENGTH))
     factor = positive_number(mapping.get("factor"))
-    implied = 0  # factor that the two lengths give
+    implied = 0  # factor that the two lengths give; 0: they give none
     if original and longest and factor and rope.kind in ("yarn", "longrope"):
         implied = longest / original
     is_missing = rope.kind in ("linear", "dynamic", "yarn") and mapping.get("factor") is None

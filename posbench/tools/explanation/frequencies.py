@@ -71,6 +71,7 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             return theta / np.array(rope.long if (length or 0) > rope.original else rope.short)
         case "llama3":
             turns = rope.original * theta / (2 * math.pi)
+            # 1e-9: a step instead of a ramp, where both bounds are equal
             kept_share = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
             return theta * kept_share + theta / rope.factor * (1 - kept_share)
     return theta

@@ -259,6 +259,7 @@ def _as_longrope(rope: Rope) -> Rope:
         raise CannotExpress("pairs stand still or turn backwards")
     bare = replace(rope, divisors=(), kind="default", factor=1.0)
     divisors = tuple((unscaled_frequencies(bare) / frequencies(rope)).tolist())
+    # LongRoPE turns by its divisors alone; transformers wants a factor of at least 1 beside them.
     factor = max(1.0, max(divisors))
     return replace(bare, kind="longrope", long=divisors, short=divisors, factor=factor)
 
