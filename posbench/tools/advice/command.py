@@ -106,7 +106,7 @@ def _write(measurements: Measurements, ranking: dict[str, list[str]]) -> None:
         "run": run.id,
         "command": measurements.command,
         "data": f"{config.data['name']}, {config.evaluate.dtype}",
-        "probe": plan.probe,
+        "probe": plan.probe_length,
         "windows": plan.windows,
         "left_out": measurements.left_out,
     }

@@ -109,7 +109,7 @@ def _within_tolerance(names: Iterable[str], losses: Losses, plan: AdvicePlan) ->
 
     An option that was not measured counts as infinitely dear.
     """
-    means = [losses.mean_by_option([length]) for length in plan.short]
+    means = [losses.mean_by_option([length]) for length in plan.short_lengths]
     within_tolerance = []
     for name in names:
         costs = [at_length.get(name, math.inf) - at_length[UNCHANGED] for at_length in means]
@@ -193,7 +193,7 @@ def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdviceP
     ]
     costs = {}
     if use == "both":
-        for length in plan.short:
+        for length in plan.short_lengths:
             cost = losses.difference(choice, UNCHANGED, [length])
             if cost is not None:
                 costs[length] = cost
@@ -318,7 +318,7 @@ def advice_content(
         **about,
         "train_len": plan.train_len,
         "target": plan.target,
-        "short": plan.short,
+        "short": plan.short_lengths,
         "tolerance": plan.tolerance,
         "texts": {"validation": _text_size(search), "test": _text_size(test)},
         "answers": _answers(plan, options, search, test, ranking),
@@ -326,7 +326,7 @@ def advice_content(
             {**_test_entry(options[name], test, plan), "usable": usable_lengths(name, test, plan)}
             for name in final
         ],
-        "factors": [_test_entry(options[name], test, plan, plan.short) for name in fixed],
+        "factors": [_test_entry(options[name], test, plan, plan.short_lengths) for name in fixed],
         "search": [_validation_entry(options[name], search) for name in search.nll],
         "ranking": ranking,
     }

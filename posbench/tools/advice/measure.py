@@ -146,16 +146,16 @@ class Measurements:
         plan = self.plan
         probed = plan.first_stage(families)
         at_lengths = [
-            (AS_IT_IS, [*plan.short, plan.probe]),
-            (CUT_TEXT, sorted({*plan.short, plan.probe, plan.target})),
-            *((option, [plan.probe]) for option in probed),
+            (AS_IT_IS, [*plan.short_lengths, plan.probe_length]),
+            (CUT_TEXT, sorted({*plan.short_lengths, plan.probe_length, plan.target})),
+            *((option, [plan.probe_length]) for option in probed),
         ]
-        title = f"comparing {plural(len(families), 'method')} at {plan.probe:,} tokens"
+        title = f"comparing {plural(len(families), 'method')} at {plan.probe_length:,} tokens"
         self.measure("validation", at_lengths, title)
         if not any(option.name in self.options for option in probed):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
             raise ConfigError(f"none of the methods has an effect on this model ({reasons}).")
-        means = self.losses["validation"].mean_by_option([plan.probe])
+        means = self.losses["validation"].mean_by_option([plan.probe_length])
         order = [
             self.options[name].family
             for name in names_by_mean(means)
@@ -165,7 +165,7 @@ class Measurements:
         at_lengths = plan.second_stage(best)
         # A model that is broken already at the probe is read at the target on test documents alone.
         if means[UNCHANGED] <= means[CUT]:
-            at_lengths = [*at_lengths, (AS_IT_IS, [*plan.short, plan.target])]
+            at_lengths = [*at_lengths, (AS_IT_IS, [*plan.short_lengths, plan.target])]
         title = f"comparing the factors of {', '.join(best)} at {plan.target:,} tokens"
         self.measure("validation", at_lengths, title)
 
@@ -177,7 +177,7 @@ class Measurements:
         plan = self.plan
         config = self.job.config
         probed = plan.first_stage(families)
-        self.leave_out_without_effect(probed, plan.probe)
+        self.leave_out_without_effect(probed, plan.probe_length)
         timing = Timing([self.job])
         # a window at the target length, whose last tokens are scored
         text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
@@ -185,12 +185,13 @@ class Measurements:
         seconds = timing.seconds_of_text(self.job, dtype, NO_EXTENSION, NO_SCALE, text)
         seconds_per_flop = seconds / model_size(config).forward_flop(text)
         duration = duration_words(plan.flop * seconds_per_flop)
-        short = ", ".join(f"{length:,}" for length in plan.short)
-        grid = ", ".join(f"{length:,}" for length in plan.grid)
+        short = ", ".join(f"{length:,}" for length in plan.short_lengths)
+        grid = ", ".join(f"{length:,}" for length in plan.finalist_lengths)
         model = config.model.path or self.job.run.path
         return [
             f"{model}: {plan.train_len:,} to {plan.target:,} tokens",
-            f"search: {len(probed)} options at {plan.probe:,} tokens, {windows['validation']}",
+            f"search: {len(probed)} options at {plan.probe_length:,} tokens, "
+            f"{windows['validation']}",
             f"factors: the best methods at {short} and {plan.target:,} tokens, in the same windows",
             f"test: the finalists at {grid} tokens, {windows['test']}",
             *(f"left out: {name}: {reason}" for name, reason in self.left_out.items()),

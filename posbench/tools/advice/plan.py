@@ -69,20 +69,20 @@ WORK_OF_FINALISTS = (
 class Option:
     """Something a user may do: its name, its methods without a factor, and its factor if fixed.
 
-    `frequencies`: whether frequencies alone express it.
+    `only_frequencies`: whether frequencies alone express it.
     """
 
     name: str
     family: str
     factor: float | None = None
-    frequencies: bool = False
+    only_frequencies: bool = False
     extension: str = "none"
     scale: str = "none"
 
     @property
     def by_length(self) -> bool:
         """True if the factor follows the length of each text."""
-        return self.frequencies and self.factor is None
+        return self.only_frequencies and self.factor is None
 
     def methods_at(self, length: int, train_len: int) -> tuple[dict, dict]:
         """Extension and scale at one length.
@@ -97,7 +97,7 @@ class Option:
             scale = method_node("scale_attention", self.scale)
             extension = method_node("extension", self.extension)
         # Frequencies take a fixed factor, also those of a pair such as ntk+log_n.
-        if "mode" in extension and (self.frequencies or "+" in self.family):
+        if "mode" in extension and (self.only_frequencies or "+" in self.family):
             target = max(length, train_len)
             if self.factor is not None:
                 target = round(self.factor * train_len)
@@ -119,7 +119,7 @@ def method_node(group: str, name: str) -> dict:
 def option_by_length(family: str) -> Option:
     """A family whose factor follows the length of each text, or one without a factor."""
     if family in SCALED_FAMILIES or family in FOLLOWING_FAMILIES:
-        return Option(f"{family} by length", family, frequencies=True, extension=family)
+        return Option(f"{family} by length", family, only_frequencies=True, extension=family)
     if family == "log_n":  # a scale without an extension
         return Option(family, family, scale="log_n")
     extension, _, scale = family.partition("+")
@@ -131,7 +131,7 @@ def options_with_factors(family: str, factors: Iterable[float]) -> list[Option]:
     if family not in SCALED_FAMILIES:
         return []
     return [
-        Option(f"{family} x{factor:g}", family, factor, frequencies=True, extension=family)
+        Option(f"{family} x{factor:g}", family, factor, only_frequencies=True, extension=family)
         for factor in factors
     ]
 
@@ -151,15 +151,15 @@ def chosen_families(methods: Sequence[str] | None) -> tuple[str, ...]:
 class AdvicePlan:
     """Lengths in tokens, factors and numbers of windows.
 
-    `short` are lengths within the training length, at `probe` families are compared, `grid` has the
-    lengths of the finalists.
+    `short_lengths` are within the training length, at `probe_length` families are compared,
+    `finalist_lengths` are those of the third stage.
     """
 
     train_len: int
     target: int
-    probe: int
-    short: tuple[int, ...]
-    grid: tuple[int, ...]
+    probe_length: int
+    short_lengths: tuple[int, ...]
+    finalist_lengths: tuple[int, ...]
     factors: tuple[float, ...]
     targets: int
     windows: dict[str, int]  # by split
@@ -168,7 +168,7 @@ class AdvicePlan:
 
     def lengths_of_use(self, use: str) -> Sequence[int]:
         """Lengths over which a use is judged."""
-        return self.short if use == "short" else (self.target,)
+        return self.short_lengths if use == "short" else (self.target,)
 
     @property
     def work_words(self) -> str:
@@ -194,7 +194,7 @@ class AdvicePlan:
 
         Those of OVERSHOOTING_FAMILIES come with a fixed factor too.
         """
-        factor = 2 * self.probe / self.train_len  # twice the one that reaches the probe
+        factor = 2 * self.probe_length / self.train_len  # twice the one that reaches the probe
         options = []
         for family in families:
             options.append(option_by_length(family))
@@ -214,11 +214,11 @@ class AdvicePlan:
                 *options_with_factors(family, self.long_factors(family)),
                 option_by_length(family),
             ]
-        at_lengths = [(option, [*self.short, self.target]) for option in reaching]
+        at_lengths = [(option, [*self.short_lengths, self.target]) for option in reaching]
         for family in families:
             for option in options_with_factors(family, self.factors):
                 if option not in reaching:
-                    at_lengths.append((option, self.short))
+                    at_lengths.append((option, self.short_lengths))
         return at_lengths
 
     def third_stage(self, final: Sequence[str], options: Mapping[str, Option]) -> OptionsAtLengths:
@@ -226,11 +226,11 @@ class AdvicePlan:
 
         Beside them it has the cost of every factor of a finalist's family.
         """
-        at_lengths = [(options[name], self.grid) for name in final]
-        families = {options[name].family for name in final if options[name].frequencies}
+        at_lengths = [(options[name], self.finalist_lengths) for name in final]
+        families = {options[name].family for name in final if options[name].only_frequencies}
         for option in options.values():
             if option.factor and option.family in families and option.name not in final:
-                at_lengths.append((option, self.short))
+                at_lengths.append((option, self.short_lengths))
         return at_lengths
 
 
@@ -287,9 +287,9 @@ def plan_advice(
     unsized = AdvicePlan(
         train_len=train_len,
         target=target,
-        probe=min(target, 2 * train_len),
-        short=short,
-        grid=(*short, *doubled, target),
+        probe_length=min(target, 2 * train_len),
+        short_lengths=short,
+        finalist_lengths=(*short, *doubled, target),
         factors=tuple(sorted(factors)),
         targets=targets,
         windows={},
@@ -315,7 +315,7 @@ def _work_of_a_window(
         text = ReadVolume(texts=1, tokens=length, rows=min(plan.targets, length), losses=0)
         return size.forward_flop(text)
 
-    short_texts = sum(map(forward, plan.short))
+    short_texts = sum(map(forward, plan.short_lengths))
     # Beyond LONG_TRAINING the usual targets are two blocks of the floor, each with a text.
     cut = 2 * forward(plan.train_len)
     n_scaled = min(KEPT_SCALED, sum(name in SCALED_FAMILIES for name in families))
@@ -332,10 +332,10 @@ def _work_of_a_window(
     n_long += sum(reached <= factor <= max(4.0, reached) for factor in plan.factors)
     at_target = (n_scaled / KEPT_SCALED * n_long + WORK_OF_OWN * n_own) * forward(plan.target)
     at_short = (n_scaled * len(plan.factors) + n_own + 1) * short_texts
-    judged = (1 + WORK_OF_FINALISTS) * sum(map(forward, plan.grid)) + len(
+    judged = (1 + WORK_OF_FINALISTS) * sum(map(forward, plan.finalist_lengths)) + len(
         plan.factors
     ) * short_texts
     return {
-        "validation": probing * forward(plan.probe) + cut + at_target + at_short,
+        "validation": probing * forward(plan.probe_length) + cut + at_target + at_short,
         "test": judged + cut,
     }

@@ -39,7 +39,7 @@ def setting_content(measurements: Measurements, option: Option, out: Path) -> di
     # length.
     if option.factor:
         extension, _ = option.methods_at(plan.target, plan.train_len)
-    if not option.frequencies:
+    if not option.only_frequencies:
         return _no_setting(
             f"Needs own attention: rope_parameters cannot say it. In posbench:"
             f" {_typed_methods(option, extension)}."

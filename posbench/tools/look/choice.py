@@ -14,15 +14,15 @@ Seconds = Callable[[str, int], float]  # of one text: extension and length
 
 @dataclass(frozen=True)
 class Look:
-    """Reading of `texts` of `length` tokens by each of the methods, the model as it is first."""
+    """Reading of `n_texts` of `length` tokens by each of the methods, the model as it is first."""
 
     length: int
     methods: tuple[str, ...] = (AS_IT_IS,)
-    texts: int = 1
+    n_texts: int = 1
 
     def seconds(self, seconds_of_text: Seconds) -> float:
         """Time of all texts."""
-        return self.texts * sum(seconds_of_text(name, self.length) for name in self.methods)
+        return self.n_texts * sum(seconds_of_text(name, self.length) for name in self.methods)
 
     def and_extensions(
         self, names: Sequence[str], seconds_of_text: Seconds, budget: float
@@ -40,8 +40,8 @@ class Look:
     def and_texts(self, seconds_of_text: Seconds, budget: float) -> "Look":
         """This look with as many texts, a power of two, as fit into the budget."""
         look = self
-        while 2 * look.texts <= MOST_TEXTS and 2 * look.seconds(seconds_of_text) <= budget:
-            look = replace(look, texts=2 * look.texts)
+        while 2 * look.n_texts <= MOST_TEXTS and 2 * look.seconds(seconds_of_text) <= budget:
+            look = replace(look, n_texts=2 * look.n_texts)
         return look
 
 

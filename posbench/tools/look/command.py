@@ -174,7 +174,7 @@ class FirstLook:
             "protocol": ["by_position"],
             "lengths": [look.length],
             "max_length": look.length,
-            "windows": look.texts,
+            "windows": look.n_texts,
         }
         configs = []
         for name in look.methods:
@@ -218,7 +218,7 @@ class FirstLook:
         stored = read_json(self.choice_file) if self.choice_file.exists() else {}
         if stored.get("asked") == self.identity:
             return self.with_fitting_extensions(
-                Look(stored["length"], texts=stored["texts"]), budget
+                Look(stored["length"], n_texts=stored["texts"]), budget
             )
         look = choose_look(
             self.seconds_of_text, self.train_len, self.longest, self.extensions, budget
@@ -239,7 +239,7 @@ class FirstLook:
 
     def write_choice(self, look: Look) -> None:
         """Write down the texts, for the next call of the same command."""
-        choice = {"asked": self.identity, "length": look.length, "texts": look.texts}
+        choice = {"asked": self.identity, "length": look.length, "texts": look.n_texts}
         write_json(self.choice_file, choice)
 
     def with_fitting_extensions(self, look: Look, budget: float, slower: float = 1.0) -> Look:
@@ -255,7 +255,7 @@ class FirstLook:
 
     def plan_lines(self, look: Look) -> list[str]:
         """Lines on what is read, how long it takes, and why not more."""
-        texts = plural(look.texts, "text")
+        texts = plural(look.n_texts, "text")
         texts += f" of {look.length:,} tokens of {self.job.config.data['name']}"
         methods = ", ".join(["as it is", *look.methods[1:]])
         lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {methods}"]
@@ -311,7 +311,7 @@ class FirstLook:
         (path,) = [cell.path for cell in job.cells if method_name(cell.extension) == method]
         seconds = load_evaluation(path).rows[0]["seconds"]
         self.loading_seconds = time.monotonic() - began - seconds
-        slower = seconds / (look.texts * self.seconds_of_text(method, look.length))
+        slower = seconds / (look.n_texts * self.seconds_of_text(method, look.length))
         look = self.with_fitting_extensions(look, self.seconds_left(), slower)
         to_go = look.seconds(self.seconds_to_read(look, slower)) + REPORT_SECONDS
         if self.missing_methods(look):  # another job will load the model again

@@ -378,7 +378,11 @@ def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():
 
 def test_the_plan_of_a_real_model():
     plan = plan_advice(SMOLLM2, 8192, 32768, 1.0, FAMILIES)
-    assert (plan.probe, plan.short, plan.grid) == (16384, (2048, 8192), (2048, 8192, 16384, 32768))
+    assert (plan.probe_length, plan.short_lengths, plan.finalist_lengths) == (
+        16384,
+        (2048, 8192),
+        (2048, 8192, 16384, 32768),
+    )
     assert plan.factors == (2.0, 4.0, 8.0) and plan.targets == 1024
     assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
     assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET_FLOP
@@ -390,7 +394,7 @@ def test_the_plan_of_a_real_model():
         replace(plan, flop=1.234e9).work_words
         == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
     )
-    assert replace(plan, target=16384, probe=16384) != plan_advice(
+    assert replace(plan, target=16384, probe_length=16384) != plan_advice(
         SMOLLM2, 8192, None, 1.0, FAMILIES
     )
     assert plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384

@@ -54,7 +54,7 @@ def test_what_is_chosen_for_a_minute_by_a_model_of_100_tokens(per_token, longest
     found = choose_look(each, 100, longest, EXTENSIONS, 60)
     if found and (found.length <= 100 or len(found.methods) == 5):
         found = found.and_texts(each, 60)
-    assert (found and (found.length, len(found.methods), found.texts)) == chosen
+    assert (found and (found.length, len(found.methods), found.n_texts)) == chosen
     assert not found or found.seconds(each) <= 60
 
 
