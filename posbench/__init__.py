@@ -143,6 +143,7 @@ def compare(
         by=by,
         correction=correction,
     ).completed()
+    # One report, which needs no name beside others.
     made = requested_comparisons({"": read_report(paths)}, request)
     check_unit(unit, made)
     rows = []

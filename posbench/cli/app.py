@@ -131,6 +131,7 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     HydraConfig.instance().set_config(raw)  # for ${hydra:...} in a yaml
     launcher = OmegaConf.to_container(raw.hydra.launcher, resolve=True)
     sweeper = OmegaConf.to_container(raw.hydra.sweeper, resolve=True)
+    # posbench's launchers name no class, so one that does is of a plugin.
     for target in (launcher.pop("_target_", None), sweeper["_target_"]):
         if target not in (None, ONLY_SWEEPER):
             raise ConfigError(

@@ -27,7 +27,7 @@ TEXT_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True)
-class Described:
+class KeyDescription:
     """Key of a yaml with its default and its comment."""
 
     key: str
@@ -86,7 +86,8 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
             return _explain_key(word, entries)
     yaml = CONFIGS_FOLDER / f"{word}.yaml"
     if yaml.is_file():
-        return _explain_yaml("", yaml, folders, list(_read_yaml(yaml, "", None)))
+        entries = list(_read_yaml(yaml, prefix="", choice=None))
+        return _explain_yaml("", yaml, folders, entries)
     script = SCRIPTS_FOLDER / f"{word}.py"
     if script.is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
@@ -109,27 +110,29 @@ def _explain_group(group: str, files: dict[str, Path], folders: Sequence[Path]) 
     return "\n".join([*lines, f"posbench help {group}=NAME says more of one."])
 
 
-def _explain_yaml(title: str, file: Path, folders: Sequence[Path], entries: list[Described]) -> str:
+def _explain_yaml(
+    title: str, file: Path, folders: Sequence[Path], entries: list[KeyDescription]
+) -> str:
     """Text on a yaml and its keys, below each other."""
     about = f"{title}{_beginning_of_yaml(file, folders)}".rstrip(": ")
     return "\n".join([about, *(_text_on_key([entry]) for entry in entries)])
 
 
-def _explain_key(word: str, entries: list[Described]) -> str:
+def _explain_key(word: str, entries: list[KeyDescription]) -> str:
     """Text on the entries of a key, or of all keys that end with a word.
 
     That very key is first, with what a plain `posbench run` has; entries of one comment are one."""
 
-    def order(entry: Described) -> tuple[bool, bool]:
+    def order(entry: KeyDescription) -> tuple[bool, bool]:
         return entry.key != word, not _is_default(entry, entries)
 
-    shared: dict[tuple[str, str], list[Described]] = {}  # {(key, comment): entries}
+    shared: dict[tuple[str, str], list[KeyDescription]] = {}  # {(key, comment): entries}
     for entry in sorted(entries, key=order):
         shared.setdefault((entry.key, entry.comment), []).append(entry)
     return "\n".join(_text_on_key(group) for group in shared.values())
 
 
-def _is_default(entry: Described, entries: list[Described]) -> bool:
+def _is_default(entry: KeyDescription, entries: list[KeyDescription]) -> bool:
     """True if a command that chooses nothing has this default."""
     group = entry.key.partition(".")[0]
     run_yaml = (CONFIGS_FOLDER / "run.yaml").read_text(encoding="utf-8")
@@ -140,10 +143,11 @@ def _is_default(entry: Described, entries: list[Described]) -> bool:
     return entry.choice == chosen
 
 
-def _text_on_key(entries: list[Described]) -> str:
+def _text_on_key(entries: list[KeyDescription]) -> str:
     """Text on entries of one key and comment, with a line for each default.
 
-    >>> print(_text_on_key([Described("model.d_model", "128", "channels", "model=small")]))
+    >>> entry = KeyDescription("model.d_model", "128", "channels", "model=small")
+    >>> print(_text_on_key([entry]))
     model.d_model = 128   (model=small)
         channels
     """
@@ -178,9 +182,9 @@ def _choice_names(files: dict[str, Path]) -> list[str]:
     return [name for name in files if not name.startswith("_")]
 
 
-def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[Described]:
+def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[KeyDescription]:
     """Keys of run.yaml and of all groups' yamls; those of default and _NAME have no choice."""
-    yield from _read_yaml(CONFIGS_FOLDER / "run.yaml", "", None)
+    yield from _read_yaml(CONFIGS_FOLDER / "run.yaml", prefix="", choice=None)
     for group, files in groups.items():
         if group == "experiment":  # whose keys are those of the other groups
             continue
@@ -189,7 +193,7 @@ def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[Described]:
             yield from _read_yaml(file, f"{group}.", None if shared else f"{group}={name}")
 
 
-def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
+def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[KeyDescription]:
     """Keys of a yaml with their comments: those behind a value, and the lines above it."""
     above: list[str] = []  # comment lines
     parents: list[tuple[int, str]] = []  # (indent, key), the outermost first
@@ -214,7 +218,7 @@ def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Describe
             comments = [*comments, match["comment"]]
         skipped = dotted.partition(".")[0] in SKIPPED_KEYS or key == "_target_"
         if not skipped and (value or comments):
-            yield Described(f"{prefix}{dotted}", value or "...", " ".join(comments), choice)
+            yield KeyDescription(f"{prefix}{dotted}", value or "...", " ".join(comments), choice)
 
 
 def _beginning_of_yaml(file: Path, folders: Sequence[Path]) -> str:

@@ -47,11 +47,12 @@ def outcome_of(error: BaseException) -> Ending:
         return Ending(2, Outcome("", "refused", str(error)))
     if isinstance(error, RunError):
         return Ending(1, Outcome("", "failed", str(error)))
+    # After a signal the work is saved, so there is no outcome to tell.
     if isinstance(error, Stopped):
         return Ending(error.code, None)
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if error.args else signal.SIGINT
-        return Ending(128 + number, None)
+        return Ending(128 + number, None)  # as shells write the end by a signal
     text = "".join(traceback.format_exception_only(error))
     return Ending(1, Outcome("", "failed", unforeseen_reason(text.splitlines())))
 

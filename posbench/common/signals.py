@@ -112,7 +112,7 @@ def end_at_second() -> None:
                     continue
                 if stops.is_second_stop():
                     kill_group(os.getpid())
-                stops._note(number, None)
+                stops._note(number, frame=None)
 
     threading.Thread(target=watch, daemon=True, name="second stop").start()
 

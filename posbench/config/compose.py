@@ -550,6 +550,7 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
             ) from error
     values = _with_users_extensions(values)
     name = values.get("name")
+    # An experiment in a folder of its own has a slash in its name, which no sweep may have.
     if name is None and experiment and SWEEP_NAME_CHECK.holds(experiment):
         name = experiment
     log = {**values["log"], "group": values["log"]["group"] or name or experiment}

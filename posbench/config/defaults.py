@@ -25,6 +25,7 @@ def resolved_config(raw: dict, auto_dtype: str | None = None) -> JobConfig:
     auto_dtype = auto_dtype or fast_dtype(config.device)
     train_len = config.train.origin  # a child is evaluated on the targets of its parent
     evaluate = config.evaluate
+    # Long texts take long to read, so there are fewer of them, of fewer lengths.
     is_long = train_len > LONG_TRAINING
     multiples = (1, 2, 4) if is_long else (1, 2, 4, 8, 16)
     usual = [n * train_len for n in multiples]

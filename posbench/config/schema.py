@@ -494,6 +494,7 @@ def check_config(raw: dict) -> dict:
         _check_node("data.source", values["data"]["source"], USUAL_SOURCE)
     for group in (*SCHEMAS, *OPTIONAL_SCHEMAS):
         if values.get(group):
+            # Built only to raise for unknown keys and wrong values.
             typed_group(group, values[group])
     return values
 

@@ -56,7 +56,7 @@ class Addition(Task):
 
     def parts(self, length: int) -> list[TaskVariant]:
         task = "addition reversed" if self.reverse_answer else "addition"
-        return [TaskVariant(task, None, {"full": True})]
+        return [TaskVariant(task, depth=None, arguments={"full": True})]
 
     def question_and_answer(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of "a + b" and of the sum, without marks, of two numbers as digits, the highest

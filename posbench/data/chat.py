@@ -18,7 +18,7 @@ from posbench.gguf.header import is_gguf, read_gguf
 if TYPE_CHECKING:
     import jinja2
 
-MESSAGE = "the message of the user"
+MESSAGE_MARK = "the message of the user"
 DATE = datetime(2024, 7, 26)  # the one that Llama 3's template falls back on
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 # {special token of SPECIAL_TOKENS: its key in a GGUF file}
@@ -94,7 +94,7 @@ def text_around_message(chat: dict[str, str]) -> tuple[str, str]:
     Raises ConfigError for a template that gives none."""
     variables = {
         **chat,
-        "messages": [{"role": "user", "content": MESSAGE}],
+        "messages": [{"role": "user", "content": MESSAGE_MARK}],
         "tools": None,
         "documents": None,
         "add_generation_prompt": True,
@@ -107,7 +107,7 @@ def text_around_message(chat: dict[str, str]) -> tuple[str, str]:
             f"evaluate.chat=true: the chat template cannot be rendered ({error}): leave"
             " evaluate.chat out."
         ) from error
-    before, *behind = text.split(MESSAGE)
+    before, *behind = text.split(MESSAGE_MARK)
     if len(behind) != 1:
         raise ConfigError(
             f"evaluate.chat=true: the chat template writes the message {len(behind)} times: leave"

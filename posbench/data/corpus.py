@@ -18,7 +18,14 @@ from posbench.config.identity import text_name
 from posbench.config.schema import JobConfig
 from posbench.data.build_corpus import build_corpus
 from posbench.data.mix import Mix, mix_of
-from posbench.data.sources import ALL, OF_TEXT, SPLITS, TASK, WITHOUT_FILE, make_source
+from posbench.data.sources import (
+    ALL,
+    MADE_OF_TEXT,
+    SPLITS,
+    TASK_TOKENIZER,
+    WITHOUT_FILE,
+    make_source,
+)
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
 from posbench.data.tokenizers import (
@@ -30,7 +37,7 @@ from posbench.data.tokenizers import (
     tokenizer_name,
 )
 
-FORMAT = 1  # increase it when the same source and tokenizer give different token files
+TOKEN_FILES_FORMAT = 1  # increase it when the same source and tokenizer give different token files
 # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded
 # for speed
 SPARE_ROWS = 64
@@ -66,7 +73,7 @@ def content_key(raw_data: dict, cache_dir: Path | str | None = None, again: bool
     source = make_source(raw_data, cache_dir)
     source.again = again
     tokenizer = tokenizer_identity(raw_data["tokenizer"], raw_data["vocab_size"])
-    return sha256_json([FORMAT, source.fingerprint(), tokenizer])
+    return sha256_json([TOKEN_FILES_FORMAT, source.fingerprint(), tokenizer])
 
 
 def fingerprint(raw_data: dict, cache_dir: Path | str | None = None) -> str:
@@ -109,7 +116,7 @@ def prepare(
     key = _folder_key(raw_data, trained, cache_dir)
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
-    if raw_data["tokenizer"] == TASK:
+    if raw_data["tokenizer"] == TASK_TOKENIZER:
         return _task_corpus(raw_data, folder, _fingerprint_with_options(key, raw_data))
     # The usual folder holds the three splits, so it serves for fewer, where it is there.
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
@@ -119,6 +126,7 @@ def prepare(
             disk_errors(folder),
             hold(FileLock(f"{folder}.lock"), f"preparing {raw_data['name']}", wait=True),
         ):
+            # Another process may have built it while this one waited.
             if not folder.exists():
                 with whole_folder(folder) as temporary:
                     build_corpus(raw_data, temporary, splits, trained, cache_dir)
@@ -142,7 +150,7 @@ def _task_corpus(raw_data: dict, folder: Path, identity: str) -> Corpus:
         **{split: TaskSplit(task, split) for split in SPLITS},
         fingerprint=identity,
         name=raw_data["name"],
-        tokenizer=tokenizer_name(TASK, raw_data["vocab_size"]),
+        tokenizer=tokenizer_name(TASK_TOKENIZER, raw_data["vocab_size"]),
         vocab_size=task.vocab_size,
         bos=None,
         folder=folder,
@@ -239,7 +247,7 @@ def resolved_text(choice: str | dict | None, data: dict, cache_dir: str | None) 
     itself."""
     if choice is None:
         return None
-    if data["tokenizer"] == TASK:
+    if data["tokenizer"] == TASK_TOKENIZER:
         raise ConfigError(
             f"evaluate.text is read in the tokens of the training, and data={data['name']} is a"
             " task: leave it out."
@@ -276,7 +284,9 @@ def _text_node(choice: dict) -> dict:
     name = choice.get("name")
     # Data of a task is no text.
     texts = {
-        text: node for text, node in all_yamls("data").items() if node.get("tokenizer") != TASK
+        text: node
+        for text, node in all_yamls("data").items()
+        if node.get("tokenizer") != TASK_TOKENIZER
     }
     if not isinstance(name, str) or ("source" not in choice and name not in texts):
         raise ConfigError(
@@ -302,7 +312,7 @@ def read_text_of(trained: Corpus, config: JobConfig, text: dict, split: str) -> 
     text_data = {key: value for key, value in data.items() if key not in TEXT_KEYS}
     text_data |= {key: text[key] for key in TEXT_KEYS if key in text}
     text_data["mix"] = None  # the text alone
-    if data["tokenizer"] in OF_TEXT:  # the one that was made of the training's text
+    if data["tokenizer"] in MADE_OF_TEXT:  # the one that was made of the training's text
         text_data["tokenizer"] = str(trained.folder / "tokenizer.json")
     # Documents that the training has read are left out. A checkpoint was trained elsewhere.
     read_in_training = None if config.model.checkpoint else data
@@ -312,6 +322,7 @@ def read_text_of(trained: Corpus, config: JobConfig, text: dict, split: str) -> 
             f"The text {text['name']} of evaluate.text changed during this command: run the same"
             " command again."
         )
+    # The other splits are None, so that nothing reads them for this text.
     return replace(
         trained,
         **{**dict.fromkeys((*SPLITS, ALL)), split: getattr(corpus, split)},

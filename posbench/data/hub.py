@@ -56,6 +56,7 @@ class Hub(Source):
             )
         for name, part in splits.items():
             where = f"data.source.splits.{name}"
+            # It raises for any other type.
             convert(f"{where}.split", part.get("split"), str)
             skip = convert(f"{where}.skip", part.get("skip"), int)
             take = convert(f"{where}.take", part.get("take"), int | None)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.data.sources import TASK, make_source
+from posbench.data.sources import TASK_TOKENIZER, make_source
 from posbench.data.task import Task, TaskSplit, TextTask, is_text_task, make_text_task
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenfile import TokenFile
@@ -41,7 +41,7 @@ def resolved_data(data: dict) -> dict:
     mix = data.get("mix")
     if not mix:
         return data
-    if data["tokenizer"] == TASK:
+    if data["tokenizer"] == TASK_TOKENIZER:
         raise ConfigError(
             f"data.mix adds a task to text, and data={data['name']} is a task: leave data.mix out,"
             " or choose text."
@@ -70,7 +70,7 @@ def _with_source(mix: dict) -> dict:
     # text tasks, which have no tokens of their own, then the tasks of configs/data
     tasks = {task: {"vocab_size": 0, "source": node} for task, node in all_yamls("task").items()}
     for task, node in all_yamls("data").items():
-        if node.get("tokenizer") == TASK:
+        if node.get("tokenizer") == TASK_TOKENIZER:
             tasks[task] = node
     if name not in tasks:
         raise ConfigError(
@@ -121,6 +121,11 @@ def mix_of(
 
         return Mix(text_task, name, share, questions)
     task = make_source(
-        {"name": name, "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]}
+        {
+            "name": name,
+            "tokenizer": TASK_TOKENIZER,
+            "vocab_size": mix["vocab_size"],
+            "source": mix["source"],
+        }
     )
     return Mix(task, task.name, share, lambda split: TaskSplit(task, split, offset))

@@ -111,7 +111,7 @@ class Mqar(Task):
 
     def parts(self, length: int) -> list[TaskVariant]:
         return [
-            TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n})
+            TaskVariant(f"{self.name} {n} pairs", depth=None, arguments={"pairs": n})
             for n in self._fitting_pair_counts(length)
         ]
 

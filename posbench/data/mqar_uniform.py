@@ -76,7 +76,9 @@ class MqarUniform(Mqar):
                 first, end = self._place_bounds(length, n, where)
                 if end - first >= n:  # a place for each question
                     task = f"{variant.task} {where} {self.window}"
-                    apart.append(TaskVariant(task, None, {"pairs": n, "where": where}))
+                    apart.append(
+                        TaskVariant(task, depth=None, arguments={"pairs": n, "where": where})
+                    )
         return variants + apart
 
     def _place_bounds(self, length: int, n: int, where: str | None) -> tuple[int, int]:

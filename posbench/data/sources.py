@@ -11,9 +11,9 @@ from posbench.common.files import read_json, sha256_file, write_json
 from posbench.config.typed_args import class_named, typed_arguments
 
 SPLITS = ("train", "validation", "test")
-TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)
-OF_TEXT = ("bpe", "char")  # data.tokenizer that is made of the training split
-WITHOUT_FILE = ("bytes", *OF_TEXT)  # data.tokenizer that is no file
+TASK_TOKENIZER = "task"  # data.tokenizer of a task, whose tokens are its own (data/task.py)
+MADE_OF_TEXT = ("bpe", "char")  # data.tokenizer that is made of the training split
+WITHOUT_FILE = ("bytes", *MADE_OF_TEXT)  # data.tokenizer that is no file
 ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
 _known_digests: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 
@@ -57,7 +57,7 @@ def make_source(raw_data: dict, cache_dir: Path | str | None = None) -> Source:
     of_data = {}
     if "path" in raw_data:
         of_data["path"] = raw_data["path"]
-    if tokenizer == TASK:
+    if tokenizer == TASK_TOKENIZER:
         of_data["vocab_size"] = raw_data["vocab_size"]
     source_class = class_named(config.get("_target_"))
     for method in ("fingerprint", "documents"):
@@ -66,10 +66,10 @@ def make_source(raw_data: dict, cache_dir: Path | str | None = None) -> Source:
                 f"data.source._target_={config['_target_']} is not a source of documents: choose a"
                 " class that is one."
             )
-    if (tokenizer == TASK) != hasattr(source_class, "draw"):
+    if (tokenizer == TASK_TOKENIZER) != hasattr(source_class, "draw"):
         raise ConfigError(
             f"data.tokenizer={tokenizer} and data={raw_data.get('name')} do not go together: tasks"
-            f" have data.tokenizer={TASK}, and texts any other."
+            f" have data.tokenizer={TASK_TOKENIZER}, and texts any other."
         )
     try:
         inspect.signature(source_class).bind(**of_source, **of_data)
@@ -79,6 +79,7 @@ def make_source(raw_data: dict, cache_dir: Path | str | None = None) -> Source:
         **typed_arguments("data.source", source_class, of_source),
         **typed_arguments("data", source_class, of_data),
     )
+    # Where the digests of its files are kept; None: nowhere, so each is computed again.
     source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
     return source
 

@@ -30,7 +30,7 @@ from posbench.data.sources import SPLITS, Source
 
 # target of a position where nothing is asked, which torch's cross entropy leaves out
 IGNORED = -100
-NOISE = (
+NOISE_SENTENCES = (
     "The grass is green.",
     "The sky is blue.",
     "The sun is yellow.",
@@ -121,7 +121,7 @@ class Task(Source):
         """Parts that are evaluated apart at a length: all of a shorter one's too.
 
         Raises ConfigError if `length` is too short for any."""
-        return [TaskVariant(self.name, None, {"full": True})]
+        return [TaskVariant(self.name, depth=None, arguments={"full": True})]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.sources import ALL, SPLITS
-from posbench.data.task import IGNORED, NOISE, Examples, Question, TaskVariant, TextTask
+from posbench.data.task import IGNORED, NOISE_SENTENCES, Examples, Question, TaskVariant, TextTask
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder
 
@@ -296,7 +296,7 @@ class TextQuestions:
         if self.task.haystack == "corpus":
             return self._draw_from_document(random, size)
         others = question.others if self.task.haystack == "items" else None
-        source = others or itertools.cycle(NOISE)
+        source = others or itertools.cycle(NOISE_SENTENCES)
         pieces = []
         sentences = []
         total = 0

@@ -23,7 +23,7 @@ from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes
 from posbench.common.wheel_file import wheel_file
 from posbench.config.peer_words import TOKENIZERS_ELSEWHERE, normalized_word
-from posbench.data.sources import TASK, WITHOUT_FILE
+from posbench.data.sources import TASK_TOKENIZER, WITHOUT_FILE
 from posbench.gguf.header import is_gguf
 from posbench.gguf.tokenizer import tokenizer_json
 
@@ -48,7 +48,7 @@ IdsAndBytes = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     """Name in result rows: `bytes`, `bpe-1024`, the hub name, or a file name with its digest."""
-    if tokenizer in ("bpe", TASK):
+    if tokenizer in ("bpe", TASK_TOKENIZER):
         return f"{tokenizer}-{vocab_size}"
     if tokenizer in WITHOUT_FILE:
         return tokenizer
@@ -66,8 +66,8 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
     Raises ConfigError for an impossible size or a missing tokenizer."""
     if tokenizer in ("bytes", "char"):
         return [tokenizer]
-    if tokenizer == TASK:
-        return [TASK, vocab_size]
+    if tokenizer == TASK_TOKENIZER:
+        return [TASK_TOKENIZER, vocab_size]
     if tokenizer == "bpe":
         if not 257 <= vocab_size <= MOST_IDS:
             raise ConfigError(
@@ -368,7 +368,7 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
     Raises ConfigError when that file is unusable."""
     if name == "bytes":
         return ByteTokenizer()
-    if name.startswith(f"{TASK}-"):
+    if name.startswith(f"{TASK_TOKENIZER}-"):
         raise ConfigError("A task's tokens have no text: give the model token ids.")
     with foreign_errors(name):
         return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))
@@ -469,7 +469,7 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
 
 def _without_prefix(part: dict | None) -> dict | None:
     """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a
-    text.
+    text; None if nothing is left of it.
     """
     if part is None or part["type"] == "Prepend":
         return None

@@ -93,10 +93,13 @@ class Turned(Encoding):
             )
         unscaled = self.spectrum()
         _, amplitude = spectrum_trained_in(scaling, unscaled, scaling_len, self.shape.train_len)
+
+        def spectrum_of_length(length: int) -> Spectrum:
+            spectrum, _ = spectrum_trained_in(scaling, unscaled, scaling_len, length)
+            return spectrum
+
         tuned = copy.copy(self)
-        tuned.spectra = lambda length: spectrum_trained_in(scaling, unscaled, scaling_len, length)[
-            0
-        ]
+        tuned.spectra = spectrum_of_length
         tuned._kept_tables = []
         tuned.amplitude = self.amplitude * amplitude
         tuned.factor_on_others = self.factor_on_others * amplitude

@@ -82,11 +82,15 @@ class EveryTokenProtocol(Protocol):
         n_losses = n_windows * config.max_length
         if fed == length:
             n_texts = n_windows * math.ceil(config.max_length / step)
-            return ReadVolume(n_texts, tokens=length, rows=step, losses=n_losses)
+            return ReadVolume(
+                n_texts, tokens_per_text=length, rows_per_text=step, total_losses=n_losses
+            )
         block = cls.block_size(config, fed)
         n_whole_steps, last_step = divmod(config.max_length, step)
         n_blocks = n_whole_steps * math.ceil(step / block) + math.ceil(last_step / block)
-        return ReadVolume(n_windows * n_blocks, tokens=fed, rows=block, losses=n_losses)
+        return ReadVolume(
+            n_windows * n_blocks, tokens_per_text=fed, rows_per_text=block, total_losses=n_losses
+        )
 
     def window_spans(self, length: int) -> Spans:
         """Windows that are read for one length."""

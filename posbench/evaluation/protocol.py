@@ -43,19 +43,19 @@ UNUSED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ReadVolume:
-    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of
-    each, and `losses` that are kept.
+    """Amount of reading for one length: texts, an output for the last `rows_per_text` of each, and
+    the number of losses that are kept of all texts together.
     """
 
     texts: int
-    tokens: int
-    rows: int
-    losses: int
+    tokens_per_text: int
+    rows_per_text: int
+    total_losses: int
 
     @property
     def total_tokens(self) -> int:
         """Tokens of all texts."""
-        return self.texts * self.tokens
+        return self.texts * self.tokens_per_text
 
 
 class Protocol:
@@ -242,10 +242,12 @@ class Protocol:
             n_windows = cls.planned_windows(config, train_len)
         losses = n_windows * config.targets
         if fed == length:
-            return ReadVolume(n_windows, tokens=length, rows=config.targets, losses=losses)
+            return ReadVolume(
+                n_windows, tokens_per_text=length, rows_per_text=config.targets, total_losses=losses
+            )
         block = cls.block_size(config, fed)
         texts = n_windows * _ceil_div(config.targets, block)
-        return ReadVolume(texts, tokens=fed, rows=block, losses=losses)
+        return ReadVolume(texts, tokens_per_text=fed, rows_per_text=block, total_losses=losses)
 
     @classmethod
     def read_volumes_first(

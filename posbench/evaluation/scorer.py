@@ -17,7 +17,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.corpus import Corpus
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.windows import BOS
+from posbench.evaluation.windows import BOS_INDEX
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT
 from posbench.model.memory import Peak
@@ -87,7 +87,7 @@ class Scorer:
         windows begin so in training.
         """
         if self.corpus.bos is not None:
-            index_NL[:, 0] = BOS
+            index_NL[:, 0] = BOS_INDEX
         return index_NL
 
     def score_windows(
@@ -108,7 +108,7 @@ class Scorer:
             index_NL = token_indices(at_n, plan.length)
             ids_NL = self.file.tokens[index_NL].astype(np.int64)
             if self.corpus.bos is not None:
-                ids_NL[index_NL == BOS] = self.corpus.bos
+                ids_NL[index_NL == BOS_INDEX] = self.corpus.bos
             return ids_NL[:, :-1], ids_NL[:, -n_rows:], None
 
         # without choices there are no other arrays

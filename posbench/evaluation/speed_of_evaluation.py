@@ -32,7 +32,8 @@ MEASURED_ROWS = 1024  # that are scored
 MEASURED_ENTRIES = 8192  # of the vocabulary that they are compared with
 MOST_FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or two
 LONG_SECONDS = 0.5  # of two calls, after which no third is made
-LONGER = 1.25  # text over training length from which a method's geometry beyond the window counts
+# Text over training length from which a method's geometry beyond the window counts.
+LONG_MULTIPLE = 1.25
 
 
 class EvaluationSpeed:
@@ -55,14 +56,14 @@ class EvaluationSpeed:
         methods = make_method(extension), make_method(scale, self.encoding.shape)
         layers, shorter_layers = (
             make_plan(self.encoding, *methods, length=length, device=self.device).layers
-            for length in (reading.tokens, self._measured_length(reading.tokens))
+            for length in (reading.tokens_per_text, self._measured_length(reading.tokens_per_text))
         )
         pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer  # in the mean
         # The time of a pair is measured on a shorter text, whose attention takes a second or two.
         attention = pairs_per_layer * self._seconds_per_pair(shorter_layers) * config.kv_heads
-        n_layers = config.n_layer - 1 + reading.rows / reading.tokens
-        of_layers = n_layers * (reading.tokens * self.seconds_per_token + attention)
-        return reading.texts * (of_layers + reading.rows * self.seconds_per_row)
+        n_layers = config.n_layer - 1 + reading.rows_per_text / reading.tokens_per_text
+        of_layers = n_layers * (reading.tokens_per_text * self.seconds_per_token + attention)
+        return reading.texts * (of_layers + reading.rows_per_text * self.seconds_per_row)
 
     @functools.cached_property
     def model(self) -> GPT:
@@ -114,7 +115,8 @@ class EvaluationSpeed:
         groups = self.config.n_head // self.config.kv_heads
         # 4 FLOP per channel and pair, half of the square.
         affordable = (MOST_FLOP / (2 * groups * shape.head_dim)) ** 0.5
-        return min(length, max(MEASURED_TOKENS, int(min(affordable, LONGER * shape.train_len))))
+        measured = int(min(affordable, LONG_MULTIPLE * shape.train_len))
+        return min(length, max(MEASURED_TOKENS, measured))
 
     def _attention_seconds(self, layer: LayerPlan, key_heads: int) -> float:
         """Seconds of the attention of a layer with so many key heads."""

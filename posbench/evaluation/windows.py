@@ -12,7 +12,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.data.tokenfile import TokenFile
 
-BOS = -1  # the BOS token, in an array of token indices
+BOS_INDEX = -1  # the BOS token, in an array of token indices
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def check_beginning(config: JobConfig, parent: JobConfig) -> None:
             " lacks: fine-tune it at the length that it was trained at, or choose another"
             " encoding."
         ) from error
-    if train_len == parent.train.train_len:
+    if train_len == parent.train.train_len:  # nothing is defined by another length
         return
     parent_encoding = make_encoding(parent)
     # The parent's encoding as the child's training length makes it.
@@ -70,8 +70,8 @@ def check_beginning(config: JobConfig, parent: JobConfig) -> None:
         return same_prefix(parent_plan, child_plan)
 
     with torch.no_grad():
-        same = _copies_weights(parent_encoding, child_encoding) and begins_alike(None, None)
-        if not same:
+        same = _copies_weights(parent_encoding, child_encoding)
+        if not same or not begins_alike(parent_rule=None, child_rule=None):  # without scales
             raise _error_of_changed_reading("encoding", parent_encoding, config, parent)
         if parent_scale is None:
             return
@@ -107,7 +107,7 @@ def _check_scaling(encoding: dict, parent_encoding: dict) -> None:
     inner = encoding["base"] if isinstance(encoding.get("base"), dict) else encoding
     scaling = inner.get("scaling")
     parent_scaling = parent_encoding.get("scaling")
-    if scaling in (None, parent_scaling):
+    if scaling in (None, parent_scaling):  # nothing new is trained in
         return
     extension = method_name(scaling)
     if parent_scaling:

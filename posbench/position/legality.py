@@ -221,7 +221,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
             f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)}"
             " lets a scale act."
         )
-    if scale.trained or scale.reads_content or scale.weighs_rows:
+    if scale.trained or scale.reads_content or scale.weighs_rows:  # it acts at every length
         return
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     for layer in plan.layers:

@@ -187,6 +187,7 @@ def _plan_band(
             " without a cache."
         )
     index_T = torch.arange(len(request.pos_T))
+    # None: all tokens are queries.
     first_query = 0 if request.queries is None else len(index_T) - request.queries
     query_T = index_T[first_query:]
     first_T = band.first(query_T).clamp(min=0)

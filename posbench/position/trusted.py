@@ -92,6 +92,7 @@ def _is_allowed(target: object, sources: list[Source]) -> bool:
     >>> _is_allowed("posbench.sweep.child_processes.subprocess.Popen", [])
     False
     """
+    # Its parts become names of folders and files.
     if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
         return False
     module, _, name = target.rpartition(".")
@@ -113,7 +114,7 @@ def _module_defines(folder: Path, module: str, name: str, sources: list[Source])
 
     Also if it imports the class from another allowed module.
     """
-    if not module:
+    if not module:  # a class without a module is a builtin
         return False
     path = folder.joinpath(*module.split("."))
     package_file = path / "__init__.py"
@@ -141,6 +142,7 @@ def _module_defines(folder: Path, module: str, name: str, sources: list[Source])
 def _imported_targets(statements: list[ast.stmt], package: str, name: str) -> Iterator[str]:
     """Full names of what a module of `package` imports as `name`."""
     for statement in statements:
+        # A relative import fails outside of a package.
         if not isinstance(statement, ast.ImportFrom) or (statement.level and not package):
             continue
         for alias in statement.names:

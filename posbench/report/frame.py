@@ -21,7 +21,7 @@ from posbench.report.report import Report, collect_report
 from posbench.report.table_formats import METHOD_COLUMNS
 from posbench.results.evidence import notes_on_altered_files
 from posbench.results.search import ROWS, find_results, shortest_endings
-from posbench.runs.columns import NEVER_EMPTY, TABLE
+from posbench.runs.columns import NEVER_EMPTY_COLUMNS, TABLE
 from posbench.runs.rows import read_csv, read_eval, row_key
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ DTYPE_OF_TYPE = {
 COLUMN_DTYPES = {
     column.name: DTYPE_OF_TYPE[column.kind] for column in TABLE if column.kind in DTYPE_OF_TYPE
 }
-COLUMN_DTYPES |= {name: "int64" for name in NEVER_EMPTY if COLUMN_DTYPES.get(name) == "Int64"}
+COLUMN_DTYPES |= {
+    name: "int64" for name in NEVER_EMPTY_COLUMNS if COLUMN_DTYPES.get(name) == "Int64"
+}
 RECORD_TYPES: dict[str, type[SectionKey]] = {
     "curve": CurvePoint,
     "context": ContextPoint,

@@ -12,7 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.results.evaluation import Evaluation, evaluation_faults
 from posbench.results.run_metadata import RunMetadata
-from posbench.runs.columns import SHARED
+from posbench.runs.columns import SHARED_COLUMNS
 from posbench.runs.rows import SETTING, row_key, same_number
 from posbench.runs.target_losses import Document
 from posbench.statistics.crossed import Sums, estimate
@@ -87,7 +87,7 @@ def setting_faults(evaluation: Evaluation, metadata: RunMetadata) -> Iterator[st
     """Faults of rows that say another thing of their training or setting than its configuration
     does, or than the others.
     """
-    for column in SHARED:
+    for column in SHARED_COLUMNS:
         values = {row[column] for row in evaluation.rows}
         if len(values) > 1:
             yield (

@@ -39,7 +39,7 @@ from posbench.results.search import CONFIGS, ROWS, SUMS
 from posbench.runs.npz import read_npz, write_npz
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of
+from posbench.runs.target_losses import LOSS_ARRAYS, Document, Place, PooledLosses, part_of
 from posbench.statistics.crossed import Sums
 
 DOCUMENTS_CSV = "documents.csv"
@@ -90,12 +90,12 @@ def write_evidence(
 
 def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
     """{field of sums.npz: array [entries]}."""
-    entries: dict[str, list[np.ndarray]] = {name: [] for name in (*ENTRY_FIELDS, *NAMES)}
+    entries: dict[str, list[np.ndarray]] = {name: [] for name in (*ENTRY_FIELDS, *LOSS_ARRAYS)}
     number = -1  # of a row in rows.csv
     for evaluation in evaluations:
         for row in evaluation.rows:
             number += 1
-            nll, correct = (evaluation.sums(row, name) for name in NAMES)
+            nll, correct = (evaluation.sums(row, name) for name in LOSS_ARRAYS)
             if nll is None or correct is None or not is_mean(nll, row):
                 continue
             entries["row"].append(np.full(len(nll.counts), number))
@@ -348,7 +348,7 @@ def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums
         if not fits:
             raise ValueError(f"row {number} has {row['n_targets']} targets, and its entries others")
         sums_by_row[number] = {}
-        for name in NAMES:
+        for name in LOSS_ARRAYS:
             place = Place(name, row["length"], row["position"], part_of(row))
             totals = stored[name][None, low:high].astype(np.float64)
             sums_by_row[number][place] = Sums(documents, counts, totals)

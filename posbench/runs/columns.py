@@ -207,11 +207,11 @@ def _names_with_role(role: str) -> tuple[str, ...]:
 
 SCHEMA = max(column.since for column in TABLE)  # version of the table
 COLUMNS = tuple(column.name for column in TABLE)
-KEY = _names_with_role("identifies")
-NEVER_EMPTY = _names_with_role("never_empty")
-SHARED = _names_with_role("shared")
-VOLATILE = _names_with_role("volatile")
-DERIVED = _names_with_role("derived")
+KEY_COLUMNS = _names_with_role("identifies")
+NEVER_EMPTY_COLUMNS = _names_with_role("never_empty")
+SHARED_COLUMNS = _names_with_role("shared")
+VOLATILE_COLUMNS = _names_with_role("volatile")
+DERIVED_COLUMNS = _names_with_role("derived")
 
 
 def completed_row(

@@ -22,7 +22,7 @@ from posbench.runs.npz import DamagedArrays, read_npz, write_npz
 
 PART_ENDING = ".part.npz"
 SECONDS_BETWEEN_WRITES = 60.0  # seconds between two writes, at least
-FIELDS = ("nll", "correct", "rank", "among")
+SCORE_ARRAYS = ("nll", "correct", "rank", "among")
 
 
 class PartialEvaluation:
@@ -49,7 +49,7 @@ class PartialEvaluation:
         """
         digest = hashlib.sha256(str(length).encode())
         for array in batch:
-            if array is None:
+            if array is None:  # hashed as in files of earlier versions
                 digest.update(str(False).encode())
             else:
                 digest.update(str((array.shape, array.dtype.str)).encode())
@@ -64,11 +64,11 @@ class PartialEvaluation:
         seconds, peak_mib = batch["spent"].tolist()
         self.seconds += seconds
         self.peak_mib = max(self.peak_mib, peak_mib)
-        return [batch[name] for name in FIELDS if name in batch]
+        return [batch[name] for name in SCORE_ARRAYS if name in batch]
 
     def add(self, key: str, arrays: Sequence[np.ndarray], seconds: float, peak_mib: float) -> None:
         """Keep the arrays of a batch, with its seconds and the peak memory so far."""
-        batch = dict(zip(FIELDS, arrays, strict=False))
+        batch = dict(zip(SCORE_ARRAYS, arrays, strict=False))
         self.batches[key] = {**batch, "spent": np.array([seconds, peak_mib])}
         if time.monotonic() - self.written >= self.seconds_between_writes:
             self.write()

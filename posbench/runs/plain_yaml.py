@@ -12,11 +12,12 @@ MOST_BYTES = 2**20  # bytes; config.yaml of a run has a few thousand
 # Levels of nesting; a run's has about a dozen, and a hundred thousand would end the process.
 MOST_LEVELS = 100
 # In addition to YAML 1.1.
-FLOAT = re.compile(
+FLOAT_PATTERN = re.compile(
     r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$"
 )
-TAG = "tag:yaml.org,2002:"
-PLAIN = {f"{TAG}{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
+TAG_PREFIX = "tag:yaml.org,2002:"
+PLAIN_KINDS = ("null", "bool", "int", "float", "str", "seq", "map")
+PLAIN_TAGS = {f"{TAG_PREFIX}{kind}" for kind in PLAIN_KINDS}
 
 
 def read_yaml(path: Path | str) -> object:
@@ -68,19 +69,21 @@ def plain_loader() -> type:
 
     class PlainLoader(_safe_loader()):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            keys = [key.value for key, _ in node.value if key.tag == f"{TAG}str"]
+            keys = [key.value for key, _ in node.value if key.tag == f"{TAG_PREFIX}str"]
             if len(set(keys)) < len(keys):
                 raise ValueError(f"the key {max(keys, key=keys.count)} occurs twice")
             return super().construct_mapping(node, deep)
 
-    PlainLoader.add_implicit_resolver(f"{TAG}float", FLOAT, list("-+0123456789."))
+    PlainLoader.add_implicit_resolver(f"{TAG_PREFIX}float", FLOAT_PATTERN, list("-+0123456789."))
     resolvers = PlainLoader.yaml_implicit_resolvers  # {first character: [(tag, pattern)]}
     PlainLoader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in patterns if tag != f"{TAG}timestamp"]
+        first: [(tag, pattern) for tag, pattern in patterns if tag != f"{TAG_PREFIX}timestamp"]
         for first, patterns in resolvers.items()
     }
     constructors = PlainLoader.yaml_constructors  # None: of an unknown tag, which it refuses
     PlainLoader.yaml_constructors = {
-        tag: construct for tag, construct in constructors.items() if tag in PLAIN or tag is None
+        tag: construct
+        for tag, construct in constructors.items()
+        if tag in PLAIN_TAGS or tag is None
     }
     return PlainLoader

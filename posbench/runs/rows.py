@@ -17,13 +17,13 @@ from posbench.common.files import nan_as_none, read_bytes, read_json, sha256_jso
 from posbench.config.identity import without_new_defaults
 from posbench.runs.columns import (
     COLUMNS,
-    DERIVED,
-    KEY,
-    NEVER_EMPTY,
+    DERIVED_COLUMNS,
+    KEY_COLUMNS,
+    NEVER_EMPTY_COLUMNS,
     SCHEMA,
-    SHARED,
+    SHARED_COLUMNS,
     TABLE,
-    VOLATILE,
+    VOLATILE_COLUMNS,
     Column,
     completed_row,
 )
@@ -34,17 +34,17 @@ SETTING = "setting"
 # {unit: largest value of a column}
 LARGEST_VALUES = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}
 LARGEST_EXPONENT = 709.0  # exp() of more exceeds a double
-DIGEST = "digest"  # key of an eval json: SHA-256 of all else in it
-KINDS = {column.name: column.kind for column in TABLE}
+DIGEST_KEY = "digest"  # key of an eval json: SHA-256 of all else in it
+TYPE_OF_COLUMN = {column.name: column.kind for column in TABLE}
 
 
 def row_key(row: dict) -> tuple:
-    """Values that identify a row (KEY)."""
-    return tuple(row[name] for name in KEY)
+    """Values that identify a row (KEY_COLUMNS)."""
+    return tuple(row[name] for name in KEY_COLUMNS)
 
 
 def same_values(row: dict, other: dict) -> bool:
-    """True if two rows are equal in all columns but VOLATILE. A missing argument of
+    """True if two rows are equal in all columns but VOLATILE_COLUMNS. A missing argument of
     identity.FIELDS_ADDED_LATER counts as its default.
     """
     return _repeatable_values(row) == _repeatable_values(other)
@@ -52,7 +52,7 @@ def same_values(row: dict, other: dict) -> bool:
 
 def _repeatable_values(row: dict) -> dict:
     """Values of a row that are equal when the same evaluation runs twice."""
-    values = {name: row[name] for name in COLUMNS if name not in VOLATILE}
+    values = {name: row[name] for name in COLUMNS if name not in VOLATILE_COLUMNS}
     for group in ("encoding", "extension"):
         arguments = row[f"{group}_args"]
         if arguments:
@@ -68,8 +68,8 @@ def make_row(**values: Any) -> dict:
     and memory agree. Raises TypeError for a missing, unknown or wrongly typed column, and
     ValueError for a mean over targets that were not all scored (nan): both are errors of the code,
     not of the user."""
-    missing = [name for name in COLUMNS if name not in values and name not in DERIVED]
-    unknown = [name for name in values if name not in COLUMNS or name in DERIVED]
+    missing = [name for name in COLUMNS if name not in values and name not in DERIVED_COLUMNS]
+    unknown = [name for name in values if name not in COLUMNS or name in DERIVED_COLUMNS]
     if missing or unknown:
         raise TypeError(
             f"a row lacks {missing or 'nothing'} and may not be given {unknown or 'anything else'}"
@@ -81,7 +81,7 @@ def make_row(**values: Any) -> dict:
         )
     row = {}
     for column in TABLE:
-        if column.name not in DERIVED:
+        if column.name not in DERIVED_COLUMNS:
             row[column.name] = _typed_value(column, values[column.name])
     row |= {"schema": SCHEMA, "ppl": perplexity(row), "bpb": bits_per_byte(row)}
     return {name: row[name] for name in COLUMNS}
@@ -136,7 +136,7 @@ def check_digest(content: dict, path: Path | str) -> None:
     """Raise RunError if the content of an eval json was changed after it was written. Earlier
     versions wrote no digest.
     """
-    if DIGEST in content and content[DIGEST] != _digest(content):
+    if DIGEST_KEY in content and content[DIGEST_KEY] != _digest(content):
         raise RunError(
             f"{path} was changed after it was written: restore it, or delete it and run the same"
             " command again."
@@ -144,7 +144,9 @@ def check_digest(content: dict, path: Path | str) -> None:
 
 
 def _digest(content: dict) -> str:
-    return sha256_json(nan_as_none({key: value for key, value in content.items() if key != DIGEST}))
+    return sha256_json(
+        nan_as_none({key: value for key, value in content.items() if key != DIGEST_KEY})
+    )
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
@@ -153,7 +155,7 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """
     try:
         rows = [_checked_row(row, content["schema"], path) for row in content["rows"][:MOST_ROWS]]
-        for name in SHARED:
+        for name in SHARED_COLUMNS:
             if len({row[name] for row in rows}) > 1:
                 raise ValueError(f"rows of several {name}s")
         count = len(content["rows"])
@@ -180,7 +182,7 @@ def _checked_row(row: dict, schema: int, path: Path | str) -> dict:
     row = completed_row(row, schema, TABLE)
     typed = {column.name: _typed_value(column, row[column.name]) for column in TABLE}
     typed["schema"] = SCHEMA
-    for name in NEVER_EMPTY:
+    for name in NEVER_EMPTY_COLUMNS:
         if typed[name] is None:
             raise ValueError(f"{name}={typed[name]}")
     for column in TABLE:
@@ -220,7 +222,7 @@ def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
     first = rows[0]
     ids = {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"]}
     content = {**ids, "config": config, **by_length, "rows": rows}
-    return {**content, DIGEST: _digest(content)}
+    return {**content, DIGEST_KEY: _digest(content)}
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:
@@ -295,7 +297,7 @@ def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
 
 def _parsed_cell(name: str, text: str) -> Any:
     """Value of a cell in the type of its column."""
-    kind = KINDS.get(name, str)
+    kind = TYPE_OF_COLUMN.get(name, str)
     if text == "":
         return None
     if kind in (dict, bool):

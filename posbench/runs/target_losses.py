@@ -18,10 +18,10 @@ from posbench.common.errors import RunError
 from posbench.runs.npz import DamagedArrays, read_npz, write_npz
 from posbench.statistics.crossed import Sums, sums
 
-NAMES = ("nll", "correct")
+LOSS_ARRAYS = ("nll", "correct")
 # Fields that all lengths share; those of one length, such as nll_1024, are read alone.
-SHARED = (*NAMES, "length", "document", "offset", "unit")
-ACCURACY_NAMES = ("part", "rank")  # further fields of one length, of protocol accuracy
+SHARED_ARRAYS = (*LOSS_ARRAYS, "length", "document", "offset", "unit")
+ACCURACY_ARRAYS = ("part", "rank")  # further fields of one length, of protocol accuracy
 
 
 class Place(NamedTuple):
@@ -45,7 +45,7 @@ def save_arrays(
     (nll_1024)."""
     lengths = sorted(by_length)
     fields = {**shared, "length": np.array(lengths)}
-    names = dict.fromkeys(NAMES)  # an ordered set
+    names = dict.fromkeys(LOSS_ARRAYS)  # an ordered set
     for length in lengths:
         names |= dict.fromkeys(by_length[length])
     for name in names:
@@ -78,9 +78,9 @@ def _arrays_of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dic
     """Arrays of the i-th length."""
     arrays = {}
     # One array holds all lengths where these score the same targets, else there is one for each.
-    for name in NAMES:
+    for name in LOSS_ARRAYS:
         arrays[name] = stored[name][i] if name in stored else stored[f"{name}_{length}"]
-    for name in ACCURACY_NAMES:
+    for name in ACCURACY_ARRAYS:
         if f"{name}_{length}" in stored:
             arrays[name] = stored[f"{name}_{length}"]
     return arrays
@@ -127,11 +127,11 @@ class TargetLosses:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays of SHARED that the npz holds, {} if there is no npz. Raises RunError if it is
-        damaged.
+        """Those of SHARED_ARRAYS that the npz holds, {} if there is no npz. Raises RunError if it
+        is damaged.
         """
         try:
-            arrays = read_npz(self.path, SHARED)
+            arrays = read_npz(self.path, SHARED_ARRAYS)
             self._check_shapes(arrays)
         except FileNotFoundError:
             return {}
@@ -141,7 +141,7 @@ class TargetLosses:
 
     def _check_shapes(self, arrays: dict[str, np.ndarray]) -> None:
         """Raise DamagedArrays for losses of other lengths or targets than the file states."""
-        if "nll" not in arrays:
+        if "nll" not in arrays:  # each length has targets, and arrays, of its own
             return
         lengths = set(arrays["length"].tolist())
         n_targets = len(arrays["document"])

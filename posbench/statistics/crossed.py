@@ -183,7 +183,7 @@ def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
     (g - 1). By chance it can fall below one of its parts, or below zero. So the largest of it and
     its parts is taken (the max-se of MacKinnon, Nielsen and Webb 2024, arXiv 2406.08880, who take
     the one-way variances), since in expectation no part exceeds it. Where documents decide, the few
-    degrees of freedom make the interval wider than it needs to be."""
+    degrees of freedom make the interval wider than it needs to be. nan for one document."""
     s, c = residual_SC.shape
     df = min(s, c) - 1
     if c == 1:

@@ -14,7 +14,7 @@ from posbench.statistics.crossed import Estimate
 from posbench.statistics.usable_length import Usable
 
 ALPHA = 0.05
-KINDS = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}  # {kind: its bounds}
+N_BOUNDS_OF_KIND = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}
 Judged = Estimate | Usable
 
 
@@ -45,7 +45,7 @@ class Rule:
             bounds = tuple(map(float, numbers))
         except ValueError:
             bounds = ()
-        n_bounds = KINDS.get(kind)  # None for an unknown kind
+        n_bounds = N_BOUNDS_OF_KIND.get(kind)  # None for an unknown kind
         legal = n_bounds == len(bounds) and list(bounds) == sorted(bounds)
         if not legal or (kind == "within" and bounds[0] <= 0):
             raise ConfigError(

@@ -12,7 +12,7 @@ from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, JobConfig, typed_group
 from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
-from posbench.data.sources import TASK
+from posbench.data.sources import TASK_TOKENIZER
 from posbench.data.task import is_text_task, make_text_task
 from posbench.evaluation.registry import protocol
 from posbench.runs.directory import Run
@@ -160,7 +160,7 @@ def configs_by_task(config: JobConfig, name: str) -> list[JobConfig]:
     """
     asks_questions = protocol(name).needs_questions
     data = config.data
-    trained_on_task = data["tokenizer"] == TASK
+    trained_on_task = data["tokenizer"] == TASK_TOKENIZER
     if trained_on_task:
         _check_task_data(config, name, asks_questions)
     tasks = _tasks_in_words(config)

@@ -26,7 +26,7 @@ from posbench.common.quantities import duration_words
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed_group
 from posbench.config.typed_args import class_named
-from posbench.data.sources import TASK
+from posbench.data.sources import TASK_TOKENIZER
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.registry import protocol
 from posbench.position.instantiate import make_method, nodes_within
@@ -81,10 +81,10 @@ class ModelSize:
 
         The pairs are of scores and values. The last layer is computed only for the scored rows.
         """
-        tokens = read.tokens
-        layers = self.n_layer - 1 + read.rows / tokens
+        tokens = read.tokens_per_text
+        layers = self.n_layer - 1 + read.rows_per_text / tokens
         in_layer = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
-        return read.texts * (layers * in_layer + 2 * self.head * read.rows)
+        return read.texts * (layers * in_layer + 2 * self.head * read.rows_per_text)
 
     def flop_per_token(self, length: int) -> float:
         """FLOP per token of a text of `length` tokens, without the head."""
@@ -92,7 +92,7 @@ class ModelSize:
 
     def training_flop_per_token(self, length: int) -> float:
         """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
-        text = ReadVolume(texts=1, tokens=length, rows=length, losses=0)
+        text = ReadVolume(texts=1, tokens_per_text=length, rows_per_text=length, total_losses=0)
         return 3 * self.forward_flop(text) / length
 
 
@@ -130,7 +130,7 @@ def vocabulary(config: JobConfig) -> int:
     tokenizer = config.data["tokenizer"]
     if tokenizer == "bytes":
         entries = 256
-    elif tokenizer in ("bpe", TASK):
+    elif tokenizer in ("bpe", TASK_TOKENIZER):
         entries = config.data.get("vocab_size", 0)
     else:
         entries = _tokenizer_entries(tokenizer)
@@ -353,7 +353,7 @@ def _text_key(
     model: ModelSize, dtype: str, extension: dict, text: ReadVolume
 ) -> tuple[Hashable, ...]:
     """Key of texts that take as long per FLOP: their lengths have the same nearest power of two."""
-    return model, dtype, method_name(extension), round(math.log2(text.tokens))
+    return model, dtype, method_name(extension), round(math.log2(text.tokens_per_text))
 
 
 def _seconds_by_length(rows: list[dict]) -> dict[int, float]:
@@ -407,7 +407,7 @@ def work_words(
             parts.append(f"their validations by length, {number} tokens")
     if n_checkpoints:
         parts.append(f"{len(fresh) - len(trainings)} of {n_checkpoints} checkpoints to take")
-    tokens = sum(text.texts * text.tokens for of_cell in texts for text in of_cell)
+    tokens = sum(text.texts * text.tokens_per_text for of_cell in texts for text in of_cell)
     parts.append(f"{str(evaluations) or '0 evaluations'}, {_number_of_tokens(tokens)} tokens")
     return "; ".join(parts)
 
@@ -491,7 +491,7 @@ def disk_bytes(fresh: list[Job], missing: Missing) -> int:
         train_len = job.config.train.train_len
         # A crop changes what is read, and not how many losses are kept.
         texts = texts_read(cell.protocol, cell.evaluate, train_len, math.inf, lengths)
-        losses += sum(text.losses for text in texts)
+        losses += sum(text.total_losses for text in texts)
     return weights + BYTES_PER_LOSS * losses
 
 

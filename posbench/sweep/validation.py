@@ -11,7 +11,7 @@ from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_args, method
 from posbench.config.names import display_name, shipped_yamls
 from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig, typed_group
 from posbench.config.typed_args import shown
-from posbench.data.sources import TASK
+from posbench.data.sources import TASK_TOKENIZER
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.sweep.jobs import Job
@@ -75,7 +75,7 @@ def check_validation(config: JobConfig, encoding: "Encoding") -> None:
                 f" {KEY}, such as [{train.train_len},{4 * train.train_len}]."
             )
         return
-    if config.data["tokenizer"] == TASK:
+    if config.data["tokenizer"] == TASK_TOKENIZER:
         raise ConfigError(
             f"{KEY}={shown(train.validate_lengths)} scores text, and data={config.data['name']} is"
             " a task: leave it out, and evaluate weights that train.keep_steps keeps."

@@ -19,7 +19,7 @@ from posbench.common.files import atomic_path, opened, write_atomic
 from posbench.model.weights import first_difference
 from posbench.runs.directory import previous_generation
 
-HEADER = 65  # the body's SHA-256 in hex and a newline
+HEADER_BYTES = 65  # the body's SHA-256 in hex and a newline
 
 
 def save_state(
@@ -68,7 +68,7 @@ def load_state(
     RunError, and leaves the files as they are, if neither is whole. Raises RunError too if the
     content is no state of this model."""
     _repair(path)
-    content = memoryview(path.read_bytes())[HEADER:]  # behind the checksum, which is verified
+    content = memoryview(path.read_bytes())[HEADER_BYTES:]  # behind the checksum, which is verified
     older_name = previous_generation(path).name
     remedy = f"delete it and {older_name}, and training starts again from the beginning"
     # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step
@@ -121,7 +121,7 @@ def _damage(path: Path) -> str:
     """Damage of a state's file, as the end of a sentence; "" if its checksum matches."""
     try:
         with opened(path) as file:
-            header = file.read(HEADER)
+            header = file.read(HEADER_BYTES)
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return "is missing"

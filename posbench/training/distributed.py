@@ -17,7 +17,7 @@ from posbench.common.errors import first_line
 
 # The others wait while the first process waits for a run's lock or writes. They notice a dead
 # process without any timeout.
-PATIENCE = timedelta(weeks=2)
+COMMUNICATION_TIMEOUT = timedelta(weeks=2)
 
 
 class Lost(SystemExit):
@@ -126,7 +126,7 @@ def join() -> World:
         return World()
     excepthook = sys.excepthook
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    _communicate(dist.init_process_group, backend, timeout=PATIENCE)
+    _communicate(dist.init_process_group, backend, timeout=COMMUNICATION_TIMEOUT)
     # torch's hook puts the rank before each line of a traceback, which ledger.py cannot read.
     sys.excepthook = excepthook
     return World(dist.get_rank(), dist.get_world_size())

@@ -20,7 +20,7 @@ from posbench.model.memory import Peak
 from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training.distributed import World
-from posbench.training.trainer import Diverged, Trainer, due
+from posbench.training.trainer import Diverged, Trainer, is_due
 
 # Keeps the weights of a step: (step, function that writes them to a path and returns their SHA-256,
 # content of train.json without that).
@@ -116,7 +116,7 @@ def _train(
             if trainer.step in trainer.kept_steps:
                 keep_step(figures)
         stop = world.largest(signals.received or 0)
-        if stop or due(trainer.step, config.checkpoint_every):
+        if stop or is_due(trainer.step, config.checkpoint_every):
             trainer.save(run)
     if stop:
         raise Stopped(
@@ -147,7 +147,7 @@ def _take_up(trainer: Trainer, run: Run) -> None:
 
 def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     """Log the last step, write the weights, then the summary that marks the run complete, and
-    delete the state.
+    delete the state. Returns the summary, {} in all processes but the main one.
     """
     figures = trainer.figures() | trainer.validations()
     if trainer.world.main:

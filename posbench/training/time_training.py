@@ -17,10 +17,10 @@ from posbench.model.build import make_model, pick_device
 from posbench.position.plan import training_plan_maker
 from posbench.training.trainer import Trainer
 
-WARMUP = 3  # steps that only prepare
+WARMUP_STEPS = 3  # steps that only prepare
 MOST_STEPS = 40  # that are timed
 ENOUGH_SECONDS = 1.0  # after which no further step begins
-TOKENS = 65536  # at least, of the random text
+FEWEST_TOKENS = 65536  # at least, of the random text
 
 
 def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
@@ -30,7 +30,7 @@ def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
     device = pick_device(config.device)
     threads_before = torch.get_num_threads()
     # Long enough for some different steps; the text itself makes no difference to their time.
-    corpus = _random_text(vocab_size, max(TOKENS, 4 * config.train.tokens_per_step))
+    corpus = _random_text(vocab_size, max(FEWEST_TOKENS, 4 * config.train.tokens_per_step))
     try:
         torch.set_num_threads(threads)
         with torch.random.fork_rng(devices=[]):
@@ -38,7 +38,7 @@ def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
             plans = training_plan_maker(model.encoding, model.scale, device, config.seed)
             train_config = replace(config.train, compile=False)
             trainer = Trainer(model, corpus, train_config, config.seed, torch.device(device), plans)
-            for _ in range(WARMUP):
+            for _ in range(WARMUP_STEPS):
                 _timed_step(trainer)
             seconds = [_timed_step(trainer)]
             while len(seconds) < MOST_STEPS and sum(seconds) < ENOUGH_SECONDS:

@@ -28,7 +28,7 @@ from posbench.training.distributed import World
 
 # Added to the seed of the data once for each ancestor, so that no child begins with the text of one
 # of them.
-OTHER_ORDER = 1000
+SEEDS_BETWEEN_GENERATIONS = 1000
 # Consecutive steps with a loss above HOPELESS_FACTOR times that of a uniform guess before a
 # training counts as diverged.
 HOPELESS_STEPS = 100
@@ -59,7 +59,7 @@ class Trainer:
     """State of a training: `step` steps are finished, and `advance` makes one more.
 
     Every process of `world` has one, calls the same methods in the same order, and gets the same
-    losses, gradients and weights. `steps_above` counts consecutive steps with a loss above
+    losses, gradients and weights. `steps_above_limit` counts consecutive steps with a loss above
     `loss_limit` nats per token. It is saved with the state of a training. `losses_by_length`
     measures the model, in evaluation mode, at several lengths. Raises ConfigError if there are more
     processes than windows in a step."""
@@ -97,11 +97,11 @@ class Trainer:
         self.step = 0
         self.tokens = 0
         self.seconds = 0.0
-        self.recent: deque[FinishedStep] = deque(maxlen=config.log_every)
+        self.recent_steps: deque[FinishedStep] = deque(maxlen=config.log_every)
         # Loss that no training has after a while: ln V is that of a uniform guess.
         self.loss_limit = HOPELESS_FACTOR * math.log(corpus.vocab_size)
-        self.steps_above = 0  # in a row, whose loss is above the limit
-        self.pending: LaunchedStep | None = None
+        self.steps_above_limit = 0  # in a row
+        self.pending_step: LaunchedStep | None = None
         self.grad_norm: Tensor | float | None = None
         self.graphs = self._step_graphs()
         self.loss = model.loss
@@ -142,7 +142,7 @@ class Trainer:
         length = inputs_BT.shape[1]
         # A step holds whole sequences, of all processes together.
         tokens = self.config.tokens_per_step // length * length
-        self.pending = LaunchedStep(loss, tokens, seconds)
+        self.pending_step = LaunchedStep(loss, tokens, seconds)
         self.step += 1
 
     def figures_due(self) -> dict:
@@ -152,9 +152,9 @@ class Trainer:
         """
         figures = {}
         kept = self.step in self.kept_steps
-        if kept or due(self.step, self.config.log_every):
+        if kept or is_due(self.step, self.config.log_every):
             figures |= self.figures()
-        if kept or due(self.step, self.config.validate_every):
+        if kept or is_due(self.step, self.config.validate_every):
             figures |= self.validations()
         return figures
 
@@ -174,10 +174,10 @@ class Trainer:
         Of a mix the loss is that of the steps on text, and `task_loss` that of the others.
         """
         self._finish_pending_step()
-        if not self.recent:
+        if not self.recent_steps:
             return {}
-        tokens = sum(step.tokens for step in self.recent)
-        seconds = sum(step.seconds for step in self.recent)
+        tokens = sum(step.tokens for step in self.recent_steps)
+        seconds = sum(step.seconds for step in self.recent_steps)
         return {
             **self._mean_losses(),
             # of the step just made
@@ -193,8 +193,8 @@ class Trainer:
     def _mean_losses(self) -> dict[str, float]:
         """{"loss": mean of the last steps}, of a mix also "task_loss"; without what has no step."""
         losses = {"loss": [], "task_loss": []}
-        first = self.step - len(self.recent)
-        for number, finished in enumerate(self.recent, first):
+        first = self.step - len(self.recent_steps)
+        for number, finished in enumerate(self.recent_steps, first):
             on_task = isinstance(self.batches, MixedBatches) and self.batches.is_task_step(number)
             losses["task_loss" if on_task else "loss"].append(finished.loss)
         return {name: math.fsum(values) / len(values) for name, values in losses.items() if values}
@@ -203,9 +203,9 @@ class Trainer:
         """Figures for the progress line: the latest loss that is known without waiting, and the
         speed.
         """
-        if not self.recent:
+        if not self.recent_steps:
             return {}
-        latest = self.recent[-1]
+        latest = self.recent_steps[-1]
         return {"loss": latest.loss, "tokens/s": latest.tokens / latest.seconds}
 
     def validate(self) -> float | None:
@@ -222,7 +222,7 @@ class Trainer:
         self.model.train()
         if windows == 0:
             return None
-        return self._finite(total / windows, "validation loss")
+        return self._checked_finite(total / windows, "validation loss")
 
     def _held_out_loss(self, windows: int) -> float:
         """Sum of the mean losses of this process's share of the first windows of held-out text."""
@@ -257,8 +257,8 @@ class Trainer:
             "tokens": self.tokens,
             "seconds": self.seconds,
             # plain tuples, since the state is read with weights_only
-            "recent": [tuple(finished) for finished in self.recent],
-            "above": self.steps_above,
+            "recent": [tuple(finished) for finished in self.recent_steps],
+            "above": self.steps_above_limit,
             "grad_norm": self._grad_norm(),
         }
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
@@ -269,9 +269,9 @@ class Trainer:
         optim.place_rates(self.optimizers)  # on the device, where graphs of CUDA read them
         self.tokens = extra["tokens"]
         self.seconds = extra["seconds"]
-        self.recent.extend(FinishedStep(*values) for values in extra["recent"])
+        self.recent_steps.extend(FinishedStep(*values) for values in extra["recent"])
         # States of earlier versions have neither.
-        self.steps_above = extra.get("above", 0)
+        self.steps_above_limit = extra.get("above", 0)
         self.grad_norm = extra.get("grad_norm")
 
     def _loss(
@@ -341,24 +341,24 @@ class Trainer:
         """Wait for the pending step's loss and count the step. Raises Diverged if the loss is not
         finite, or too high for long.
         """
-        if self.pending is None:
+        if self.pending_step is None:
             return
-        launched = self.pending
-        self.pending = None
+        launched = self.pending_step
+        self.pending_step = None
         start = time.perf_counter()
         loss = launched.loss.item()
         seconds = launched.seconds + time.perf_counter() - start
         self.seconds += seconds
         self.tokens += launched.tokens
-        self._finite(loss, "loss")
-        self.steps_above = self.steps_above + 1 if loss > self.loss_limit else 0
-        if self.steps_above >= HOPELESS_STEPS:
+        self._checked_finite(loss, "loss")
+        self.steps_above_limit = self.steps_above_limit + 1 if loss > self.loss_limit else 0
+        if self.steps_above_limit >= HOPELESS_STEPS:
             raise Diverged(
                 f"The loss is {loss:.3g} at step {self.step} and has been above"
                 f" {self.loss_limit:.3g} nats/token ({HOPELESS_FACTOR:g} times that of a model that"
                 f" knows nothing) for {HOPELESS_STEPS} steps{self._remedy()}"
             )
-        self.recent.append(FinishedStep(loss, launched.tokens, seconds))
+        self.recent_steps.append(FinishedStep(loss, launched.tokens, seconds))
 
     def check_weights(self) -> None:
         """Check the weights. Raises Diverged if one is not finite: a gradient can overflow in a
@@ -370,7 +370,7 @@ class Trainer:
                     f"The weights {name} are not finite after step {self.step}{self._remedy()}"
                 )
 
-    def _finite(self, value: float, name: str) -> float:
+    def _checked_finite(self, value: float, name: str) -> float:
         if math.isfinite(value):
             return value
         raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
@@ -410,7 +410,8 @@ class Trainer:
 def _batches(corpus: Corpus, config: TrainConfig, seed: int) -> Batches | MixedBatches:
     """Batches of the training text, of a mix also those of the task."""
     data_seed = seed if config.seed_data is None else config.seed_data
-    data_seed += OTHER_ORDER * config.generation  # no child begins with the text of its parent
+    # No child begins with the text of its parent.
+    data_seed += SEEDS_BETWEEN_GENERATIONS * config.generation
     sizes = (config.lengths, config.tokens_per_step, data_seed)
     text_batches = batches(corpus.train, *sizes, corpus.bos)
     if not corpus.mix:
@@ -419,10 +420,10 @@ def _batches(corpus: Corpus, config: TrainConfig, seed: int) -> Batches | MixedB
     return MixedBatches(text_batches, task_batches, corpus.mix.share)
 
 
-def due(step: int, every: int | None) -> bool:
+def is_due(step: int, every: int | None) -> bool:
     """True after every `every` steps; never when `every` is 0 or None.
 
-    >>> [step for step in range(1, 8) if due(step, 3)]
+    >>> [step for step in range(1, 8) if is_due(step, 3)]
     [3, 6]
     """
     return bool(every) and step % every == 0

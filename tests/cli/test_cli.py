@@ -34,7 +34,7 @@ from posbench.cli.key_help import explain_words, keys_and_folders
 from posbench.common.errors import RunError
 from posbench.data import sources
 from posbench.runs.directory import Run
-from posbench.runs.rows import VOLATILE
+from posbench.runs.rows import VOLATILE_COLUMNS
 from posbench.tools.run import command as commands
 
 ROOT = CONFIGS.parent
@@ -241,8 +241,8 @@ def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(processe
         for d in ("runs", "again")
     )
     for a, b in zip(first, second, strict=True):
-        assert {k: v for k, v in a.items() if k not in VOLATILE} == {
-            k: v for k, v in b.items() if k not in VOLATILE
+        assert {k: v for k, v in a.items() if k not in VOLATILE_COLUMNS} == {
+            k: v for k, v in b.items() if k not in VOLATILE_COLUMNS
         }
 
 

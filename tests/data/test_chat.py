@@ -15,7 +15,7 @@ from test_text_tasks import questions
 from tokenizers import Tokenizer
 
 from posbench.common.errors import ConfigError
-from posbench.data.chat import MESSAGE, chat_template, text_around_message
+from posbench.data.chat import MESSAGE_MARK, chat_template, text_around_message
 from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import PretrainedTokenizer
@@ -195,7 +195,7 @@ def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
                 text,
                 re.DOTALL,
             )
-            assert found[1].endswith(("?", ".")) and MESSAGE not in text
+            assert found[1].endswith(("?", ".")) and MESSAGE_MARK not in text
             assert found[2].endswith(
                 made.tokenizer.decode(targets[targets != IGNORED][-1:].tolist())
             )

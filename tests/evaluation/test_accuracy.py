@@ -211,7 +211,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
         == 5 * length * (1 + n_rivals * (1 if name == "niah_multikey_1" else 4))
     )
     reading = Accuracy.read_volume(config, 64, length, length)
-    assert reading.texts * reading.tokens == sum(read)
+    assert reading.texts * reading.tokens_per_text == sum(read)
 
 
 def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():

@@ -320,7 +320,7 @@ def test_blocks_are_read_shared_and_progress_counts_them():
     n_windows = len(one.windows.last_N)
     assert sum(told) == one.tokens_to_read(64) == n_windows * 3 * WINDOW
     reading = one.read_volume(one.evaluation.config, TRAIN_LEN, 64, WINDOW)
-    assert (reading.texts, reading.tokens, reading.rows) == (
+    assert (reading.texts, reading.tokens_per_text, reading.rows_per_text) == (
         one.evaluation.config.windows * 3,
         WINDOW,
         BLOCK,

@@ -82,7 +82,8 @@ def test_the_reading_of_the_reference_arm_is_told_and_counted_once(block):
     assert made.tokens_to_read(TRAIN_LEN) == n_windows * TRAIN_LEN
     reading = Longppl.read_volumes_first(given.config, TRAIN_LEN)
     assert (
-        sum(one.texts * one.tokens for one in reading) == given.config.windows * first / n_windows
+        sum(one.texts * one.tokens_per_text for one in reading)
+        == given.config.windows * first / n_windows
     )
     made.run(TRAIN_LEN)
     assert sum(told) == first + made.tokens_to_read(TRAIN_LEN) and made.tokens_to_read_first() == 0
@@ -126,7 +127,8 @@ def test_another_model_chooses_with_its_own_training_length(train_len):
     ]
     first = len(made.windows.last_N) * 8 * (train_len + 4)
     assert made.tokens_to_read_first() == first and sum(
-        one.texts * one.tokens for one in Longppl.read_volumes_first(given.config, TRAIN_LEN)
+        one.texts * one.tokens_per_text
+        for one in Longppl.read_volumes_first(given.config, TRAIN_LEN)
     ) == (given.config.windows * 8 * (train_len + 4))
     _, arrays = made.run(64)
     shared = made.shared_arrays()

@@ -15,7 +15,7 @@ from test_cli import cli  # noqa: F401
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.config.schema import EvaluateConfig
-from posbench.data.task import IGNORED, NOISE, make_text_task
+from posbench.data.task import IGNORED, NOISE_SENTENCES, make_text_task
 from posbench.data.text_questions import TextQuestions, texts_with_rivals
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import (
@@ -38,7 +38,7 @@ def tokenizer(request):
     if request.param == "bytes":
         return ByteTokenizer()
     if request.param == "bpe":
-        return train_bpe([TEXT, *NOISE], 300)
+        return train_bpe([TEXT, *NOISE_SENTENCES], 300)
     model = tokenizers.Tokenizer(
         tokenizers.models.BPE()
     )  # with digits apart and leading spaces, as in SmolLM2

@@ -26,7 +26,7 @@ from posbench.report.labels import Labels
 from posbench.report.records import read_points
 from posbench.report.report import collect_report
 from posbench.runs.rows import read_csv
-from posbench.runs.target_losses import NAMES
+from posbench.runs.target_losses import LOSS_ARRAYS
 from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
@@ -444,7 +444,7 @@ def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_p
             kept = {name: stored[name] for name in ("document", "offset")}
             windows = {
                 f"{name}_{length}": stored[name][i].reshape(2, -1)
-                for name in NAMES
+                for name in LOSS_ARRAYS
                 for i, length in enumerate(LENGTHS)
             }
         np.savez(path.with_suffix(".npz"), length=LENGTHS, **kept, **windows)

@@ -12,7 +12,7 @@ from posbench.results.cleanup import find_waste
 from posbench.results.inventory import list_runs
 from posbench.runs import partial_evaluation, provenance
 from posbench.runs.partial_evaluation import PART_ENDING, PartialEvaluation
-from posbench.runs.rows import VOLATILE, read_eval
+from posbench.runs.rows import VOLATILE_COLUMNS, read_eval
 from posbench.runs.target_losses import load_arrays
 
 ASKED = (np.arange(8).reshape(2, 4), np.arange(4).reshape(2, 2), None)
@@ -165,4 +165,4 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
 
 
 def _steady(row: dict) -> dict:
-    return {key: row[key] for key in row if key not in VOLATILE}
+    return {key: row[key] for key in row if key not in VOLATILE_COLUMNS}

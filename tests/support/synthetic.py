@@ -12,8 +12,8 @@ from blank_pictures import blank_pictures
 from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.report import write_report as folder
 from posbench.report.report import collect_report
-from posbench.runs.columns import DERIVED
-from posbench.runs.rows import DIGEST, eval_content, make_row
+from posbench.runs.columns import DERIVED_COLUMNS
+from posbench.runs.rows import DIGEST_KEY, eval_content, make_row
 from posbench.statistics.clustered import clustered_mean
 
 LENGTHS = (64, 128, 256, 512)
@@ -86,7 +86,7 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
 
 def derived(row):
     """A row whose derived columns follow from the others."""
-    return make_row(**{name: value for name, value in row.items() if name not in DERIVED})
+    return make_row(**{name: value for name, value in row.items() if name not in DERIVED_COLUMNS})
 
 
 def write_json(path, rows, config):
@@ -94,7 +94,9 @@ def write_json(path, rows, config):
     may edit it.
     """
     content = eval_content(rows, config)
-    path.write_text(json.dumps({name: value for name, value in content.items() if name != DIGEST}))
+    path.write_text(
+        json.dumps({name: value for name, value in content.items() if name != DIGEST_KEY})
+    )
 
 
 ASKED = {

@@ -349,7 +349,7 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
             "repeat",
             "longppl",
         ):  # of these there are at most so many: longppl keeps its key tokens
-            assert told.losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
+            assert told.total_losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
 
 
 def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
@@ -411,8 +411,8 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
             asked.append((vocab_size, dtype))
 
         def seconds(self, reading, extension, scale):
-            asked.append((reading.tokens, reading.texts, method_name(extension)))
-            return 36.0 * reading.tokens
+            asked.append((reading.tokens_per_text, reading.texts, method_name(extension)))
+            return 36.0 * reading.tokens_per_text
 
     monkeypatch.setattr("posbench.evaluation.speed_of_evaluation.EvaluationSpeed", FakeSpeed)
 

@@ -21,7 +21,7 @@ import pytest
 from conftest import CONFIGS
 from spoils import SMALL, with_usual, write_text
 
-from posbench.runs.rows import VOLATILE
+from posbench.runs.rows import VOLATILE_COLUMNS
 
 SITE = (
     CONFIGS.parent / "tests" / "support" / "faults"
@@ -165,7 +165,7 @@ class Lineage:
                 found[name] = None if own else path.read_bytes()
             elif "evals" in path.parts and path.suffix == ".json":
                 found[name] = [
-                    without(row, VOLATILE) for row in json.loads(path.read_text())["rows"]
+                    without(row, VOLATILE_COLUMNS) for row in json.loads(path.read_text())["rows"]
                 ]
             elif path.suffix == ".npz":
                 with np.load(path) as stored:
@@ -178,7 +178,8 @@ class Lineage:
                 ]
             elif path.name == "rows.csv":
                 found[name] = [
-                    without(row, VOLATILE) for row in csv.DictReader(path.read_text().splitlines())
+                    without(row, VOLATILE_COLUMNS)
+                    for row in csv.DictReader(path.read_text().splitlines())
                 ]
         return found
 

@@ -22,9 +22,9 @@ from spoils import SMALL, World, with_usual
 from posbench.common.errors import RunError
 from posbench.config import identity
 from posbench.data import sources
-from posbench.runs.rows import VOLATILE
+from posbench.runs.rows import VOLATILE_COLUMNS
 from posbench.sweep import ledger
-from posbench.training.checkpoint import HEADER
+from posbench.training.checkpoint import HEADER_BYTES
 
 TIMED = {"seconds", "tokens_per_second", "peak_mib"}
 BOTH = ["-m", "seed=0,1"]
@@ -47,7 +47,7 @@ def results(world: World) -> dict[str, object]:
             found[name] = path.read_bytes()
         elif "evals" in path.parts and path.suffix == ".json":
             found[name] = [
-                {key: row[key] for key in row if key not in VOLATILE}
+                {key: row[key] for key in row if key not in VOLATILE_COLUMNS}
                 for row in json.loads(path.read_text())["rows"]
             ]
         elif path.name == "train.jsonl":
@@ -223,7 +223,7 @@ def test_a_run_of_before_later_keys_is_found_and_evaluated(world, capfd):
 def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
     expected = whole(capfd, world, undisturbed)
     path = world.run(1) / "state.pt"
-    state = torch.load(io.BytesIO(path.read_bytes()[HEADER:]), weights_only=True)
+    state = torch.load(io.BytesIO(path.read_bytes()[HEADER_BYTES:]), weights_only=True)
     state["extra"] = {
         key: state["extra"][key] for key in ("tokens", "seconds", "recent")
     }  # what the first release kept

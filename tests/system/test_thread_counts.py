@@ -13,7 +13,7 @@ from conftest import CONFIGS
 from spoils import PLACES, SMALL, write_text
 
 from posbench.common.machine import cores
-from posbench.runs.rows import VOLATILE
+from posbench.runs.rows import VOLATILE_COLUMNS
 
 RUN = CONFIGS.parent / "scripts" / "run.py"
 # Heads 64 wide, and windows that leave texts over: MKL multiplies these otherwise than the smallest
@@ -40,7 +40,7 @@ def results(folder):
     for path in folder.rglob("evals/*/*.json"):
         rows = json.loads(path.read_text())["rows"]
         found[path.relative_to(folder).as_posix()] = [
-            {key: row[key] for key in row if key not in VOLATILE} for row in rows
+            {key: row[key] for key in row if key not in VOLATILE_COLUMNS} for row in rows
         ]
         with np.load(path.with_suffix(".npz")) as arrays:
             found[path.with_suffix(".npz").name + path.parts[-4]] = {

@@ -57,11 +57,11 @@ def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
 
 def followed(made: Trainer, steps: int) -> list[float]:
     """Loss of every step."""
-    made.recent = type(made.recent)(maxlen=steps)
+    made.recent_steps = type(made.recent_steps)(maxlen=steps)
     for _ in range(steps):
         made.advance()
     made._finish_pending_step()
-    return [loss for loss, *_ in made.recent]
+    return [loss for loss, *_ in made.recent_steps]
 
 
 def same(one: Trainer, other: Trainer) -> bool:

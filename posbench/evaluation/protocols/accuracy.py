@@ -152,9 +152,16 @@ class Accuracy(Protocol):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         if not config.tasks:  # of a task that is the data, any token may be an answer
-            return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows)
+            return ReadVolume(
+                n_windows, tokens_per_text=length, rows_per_text=length, total_losses=n_windows
+            )
         texts = n_windows * texts_per_question(config)
-        return ReadVolume(texts, tokens=length, rows=min(length, ANSWER_TOKENS), losses=n_windows)
+        return ReadVolume(
+            texts,
+            tokens_per_text=length,
+            rows_per_text=min(length, ANSWER_TOKENS),
+            total_losses=n_windows,
+        )
 
     @property
     def count(self) -> int:
@@ -279,7 +286,8 @@ def _rows_with_answers(label: str, parts: list[ScoredPart]) -> Iterator[tuple[di
     all_answers = Answers(
         *(np.concatenate(arrays) for arrays in zip(*(part.answers for part in parts), strict=True))
     )
-    yield _accuracy_row(label, None, all_answers, seconds, peak_mib), all_answers
+    row = _accuracy_row(label, None, all_answers, seconds, peak_mib)  # None: of all depths
+    yield row, all_answers
     mean_seconds = seconds / len(parts)  # shared alike among the depths
     for part in parts:
         if part.depth is not None:

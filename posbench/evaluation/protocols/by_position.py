@@ -58,7 +58,9 @@ class ByPosition(Protocol):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         # Every token predicts the next one.
-        return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows * length)
+        return ReadVolume(
+            n_windows, tokens_per_text=length, rows_per_text=length, total_losses=n_windows * length
+        )
 
     @property
     def start_N(self) -> np.ndarray:

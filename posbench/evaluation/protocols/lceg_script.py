@@ -28,7 +28,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.yarn_script import YarnScript
-from posbench.evaluation.windows import BOS, Windows
+from posbench.evaluation.windows import BOS_INDEX, Windows
 
 E_OF_SCRIPT = 2.71828  # as the script writes e
 WINDOWS_PER_BATCH = 32  # windows of a batch of the script
@@ -66,7 +66,9 @@ class LcegScript(YarnScript):
             n_windows = cls.planned_windows(config, train_len)
         texts = len(_window_starts(n_windows * config.max_length, length, config.stride))
         # The last row of a window is computed, but predicts a token beyond it.
-        return ReadVolume(texts, tokens=length, rows=length, losses=texts * (length - 1))
+        return ReadVolume(
+            texts, tokens_per_text=length, rows_per_text=length, total_losses=texts * (length - 1)
+        )
 
     @property
     def token_index_M(self) -> np.ndarray:
@@ -104,7 +106,8 @@ class LcegScript(YarnScript):
         # exp(loss ln E_OF_SCRIPT) is E_OF_SCRIPT ** loss, the perplexity of the script.
         loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E_OF_SCRIPT)
         token_index_M = self.token_index_M
-        bytes_M = np.where(token_index_M == BOS, 0, np.asarray(windows.file.n_bytes)[token_index_M])
+        n_bytes_M = np.asarray(windows.file.n_bytes)[token_index_M]
+        bytes_M = np.where(token_index_M == BOS_INDEX, 0, n_bytes_M)
         bytes_before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         # of all tokens of a window but the first, which nothing predicts
         bytes_W = bytes_before_M[start_W + length] - bytes_before_M[start_W + 1]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
 
-GAIN = LOSS = 2.0  # nats
+USUAL_KEY_GAIN = USUAL_KEY_LOSS = 2.0  # nats
 
 
 class KeyTokens(NamedTuple):
@@ -69,8 +69,8 @@ class Longppl(FixedTargets):
         of the long one.
         """
         defaults = {
-            "key_gain": GAIN,
-            "key_loss": LOSS,
+            "key_gain": USUAL_KEY_GAIN,
+            "key_loss": USUAL_KEY_LOSS,
             "key_context": max(1, _long_context(evaluate.key_run, train_len) // 8),
         }
         return {key: value for key, value in defaults.items() if getattr(evaluate, key) is None}
@@ -122,6 +122,9 @@ class Longppl(FixedTargets):
         return self._key_tokens
 
     def _choose_key_tokens(self) -> KeyTokens:
+        """Losses of the reference after a long and a short context, and the targets that the long
+        one tells much of.
+        """
         config = self.evaluation.config
         arm = _reference_arm(self.evaluation)
         reference = FixedTargets(arm)

@@ -77,7 +77,7 @@ class Repeat(FixedTargets):
     ) -> ReadVolume:
         volume = super().read_volume(config, train_len, length, fed, n_windows)
         if length == train_len:  # where the control is read too
-            return replace(volume, texts=2 * volume.texts, losses=2 * volume.losses)
+            return replace(volume, texts=2 * volume.texts, total_losses=2 * volume.total_losses)
         return volume
 
     def indices_up_to_targets(self, at_n: np.ndarray, length: int) -> np.ndarray:

@@ -61,7 +61,7 @@ class YarnScript(EveryTokenProtocol):
         texts = n_windows * len(_window_starts(config.max_length, length, step))
         # Of each stretch of max_length tokens the first is never predicted.
         n_losses = n_windows * (config.max_length - 1)
-        return ReadVolume(texts, tokens=length, rows=step, losses=n_losses)
+        return ReadVolume(texts, tokens_per_text=length, rows_per_text=step, total_losses=n_losses)
 
     def window_spans(self, length: int) -> Spans:
         """Windows that the script reads, each with the rows that no window before it has scored."""

@@ -37,7 +37,12 @@ class YarnScriptTruncate(YarnScript):
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         # The last row of a window is computed, but predicts a token beyond it.
-        return ReadVolume(n_windows, tokens=length, rows=length, losses=n_windows * (length - 1))
+        return ReadVolume(
+            n_windows,
+            tokens_per_text=length,
+            rows_per_text=length,
+            total_losses=n_windows * (length - 1),
+        )
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         script = YarnScript(self.evaluation)

@@ -150,6 +150,7 @@ def _check_can_be_extended(model: nn.Module) -> None:
             f"{name} is on {' and '.join(sorted(devices))}, but posbench supports one device: load"
             " it on one."
         )
+    # A class from elsewhere may ask the registry without saying so: measuring it will tell.
     is_of_transformers = type(model).__module__.startswith("transformers.")
     if is_of_transformers and not model._can_set_attn_implementation() and not has_family(model):
         raise ConfigError(

@@ -31,8 +31,8 @@ def extend(
 ) -> nn.Module:
     """Put a context extension and a factor on the logits into the model, in place of its own.
 
-    Returns the same model; see posbench.extend. Raises ConfigError for a model that is not
-    explained by what was measured, and for methods that are not defined on it or change nothing.
+    Returns the same model; see posbench.extend. Raises ConfigError for a model whose logits what
+    was measured does not explain, and for methods that are not defined on it or change nothing.
     The model is then as it came, or has the methods that it had."""
     for name, length in (("target_len", target_len), ("train_len", train_len)):
         if length is not None:

@@ -561,6 +561,7 @@ def _compute_angles(angles: Angles, length: int, longest_as_it_came: int | None)
         with torch.no_grad():
             # The largest position tells the module the length of the text.
             position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
+            # of three tokens, of which the module reads device and format alone
             hidden_BTC = torch.zeros(1, 3, 1, device=device)
             type(module).forward(module, hidden_BTC, position_BT, *angles.kinds)
     finally:

@@ -180,7 +180,12 @@ class Measurements:
         self.leave_out_without_effect(probed, plan.probe_length)
         timing = Timing([self.job])
         # a window at the target length, whose last tokens are scored
-        text = ReadVolume(texts=1, tokens=plan.target, rows=plan.targets, losses=plan.targets)
+        text = ReadVolume(
+            texts=1,
+            tokens_per_text=plan.target,
+            rows_per_text=plan.targets,
+            total_losses=plan.targets,
+        )
         dtype = config.evaluate.dtype
         seconds = timing.seconds_of_text(self.job, dtype, NO_EXTENSION, NO_SCALE, text)
         seconds_per_flop = seconds / model_size(config).forward_flop(text)

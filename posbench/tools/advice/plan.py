@@ -312,7 +312,9 @@ def _work_of_a_window(
     """FLOP of all options at all their lengths on one window, by split."""
 
     def forward(length: int) -> float:
-        text = ReadVolume(texts=1, tokens=length, rows=min(plan.targets, length), losses=0)
+        text = ReadVolume(
+            texts=1, tokens_per_text=length, rows_per_text=min(plan.targets, length), total_losses=0
+        )
         return size.forward_flop(text)
 
     short_texts = sum(map(forward, plan.short_lengths))

@@ -15,7 +15,7 @@ from posbench.config.identity import method_name
 from posbench.config.schema import JobConfig, ModelConfig
 from posbench.data import prepare
 from posbench.data.chat import chat_of_gguf
-from posbench.data.sources import OF_TEXT, TASK
+from posbench.data.sources import MADE_OF_TEXT, TASK_TOKENIZER
 from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.model.build import make_encoding
@@ -216,7 +216,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     """
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
-    if data["tokenizer"] == TASK:
+    if data["tokenizer"] == TASK_TOKENIZER:
         return f"no tokenizer: data={data['name']} is a task, whose tokens stand for no text"
     try:
         prepared = prepare(data, cache_dir).folder
@@ -225,7 +225,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
     # A tokenizer made of the text has no chat template; another has it in files beside it.
-    file = None if data["tokenizer"] in OF_TEXT else pretrained_file(data["tokenizer"])
+    file = None if data["tokenizer"] in MADE_OF_TEXT else pretrained_file(data["tokenizer"])
     if file and is_gguf(file):
         for key, value in chat_of_gguf(file).items():
             if isinstance(value, str):

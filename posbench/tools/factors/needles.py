@@ -18,7 +18,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.config.typed_args import shown
 from posbench.data import prepare
 from posbench.data.corpus import fit_corpus
-from posbench.data.sources import TASK
+from posbench.data.sources import TASK_TOKENIZER
 from posbench.data.task import IGNORED, Examples
 from posbench.data.text_questions import TextQuestions
 from posbench.evaluation.protocols.accuracy import questions
@@ -43,7 +43,7 @@ def needle_settings(job: Job, tasks: list | None) -> dict:
             " name one, or leave them out."
         )
     data = job.config.data
-    has_task = data["tokenizer"] == TASK or data.get("mix")
+    has_task = data["tokenizer"] == TASK_TOKENIZER or data.get("mix")
     if tasks is None:
         tasks = [] if has_task else [USUAL_TASK]
     nodes = []

@@ -185,7 +185,9 @@ class FirstLook:
 
     def seconds_of_text(self, method: str, length: int) -> float:
         """Estimated seconds of one text."""
-        volume = ReadVolume(1, length, length, length)
+        volume = ReadVolume(
+            texts=1, tokens_per_text=length, rows_per_text=length, total_losses=length
+        )
         dtype = self.job.config.evaluate.dtype
         return self.timing.seconds_of_text(
             self.job, dtype, method_node("extension", method), NO_SCALE, volume

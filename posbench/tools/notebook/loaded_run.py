@@ -17,7 +17,7 @@ from posbench.config.defaults import resolved_config
 from posbench.config.names import chosen_node, display_name
 from posbench.config.schema import TRAINING_PARTS, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
-from posbench.data.sources import ALL, SPLITS, TASK, WITHOUT_FILE
+from posbench.data.sources import ALL, SPLITS, TASK_TOKENIZER, WITHOUT_FILE
 from posbench.evaluation.registry import protocol as evaluator
 from posbench.position.instantiate import make_method
 from posbench.position.trusted import trusted_config
@@ -129,7 +129,7 @@ class LoadedRun:
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
-        if self.config["data"]["tokenizer"] not in (*WITHOUT_FILE, TASK):
+        if self.config["data"]["tokenizer"] not in (*WITHOUT_FILE, TASK_TOKENIZER):
             # such a tokenizer has a file of its own, and needs no cache
             with contextlib.suppress(ConfigError):
                 return known_tokenizer(self.config["data"], "")

@@ -20,7 +20,7 @@ def prepare_data(request: Request) -> None:
     """Tokenize every data set and print its splits and their overlap with training."""
     from posbench.data import prepare
     from posbench.data.mix import resolved_data
-    from posbench.data.sources import ALL, SPLITS, TASK
+    from posbench.data.sources import ALL, SPLITS, TASK_TOKENIZER
     from posbench.pretrained.import_config import config_from_checkpoint
 
     requests = {}  # {content: (data, cache_dir, splits)}
@@ -32,7 +32,7 @@ def prepare_data(request: Request) -> None:
         requests[repr(data), splits] = data, raw["cache_dir"], splits
     for data, cache_dir, splits in requests.values():
         corpus = prepare(data, cache_dir, splits)
-        if data["tokenizer"] == TASK:
+        if data["tokenizer"] == TASK_TOKENIZER:
             print(
                 f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in"
                 " training: nothing to prepare"

@@ -19,7 +19,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import SCHEMAS
 from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
-from posbench.runs.rows import COLUMNS, VOLATILE
+from posbench.runs.rows import COLUMNS, VOLATILE_COLUMNS
 
 WORDS = [
     "extension=yarn",
@@ -55,7 +55,10 @@ def same(one, two) -> None:
     import pandas  # takes a second, which collecting the tests need not wait for
 
     pandas.testing.assert_frame_equal(
-        *(table.drop(columns=list(VOLATILE)).reset_index(drop=True) for table in (one, two)),
+        *(
+            table.drop(columns=list(VOLATILE_COLUMNS)).reset_index(drop=True)
+            for table in (one, two)
+        ),
         check_exact=True,
     )
 
