@@ -314,6 +314,7 @@ def _estimate_without_interval(value: float) -> Estimate:
 
 
 def _loss_difference(seed: Seed, other: Seed) -> SeedValue | None:
+    """Loss of a training minus that of another one; None if they are not of the same targets."""
     try:
         paired = paired_difference(seed.evaluation, seed.row, other.evaluation, other.row)
     except RunError:  # they scored different targets
@@ -332,7 +333,7 @@ def _change_difference(seed: Seed, other: Seed) -> SeedValue | None:
 
 
 def _difference_of_differences(paired: Paired | None, other: Paired | None) -> SeedValue | None:
-    """Difference of two differences, each on its own targets."""
+    """Difference of two differences, each on its own targets; None if one of them is not known."""
     if paired is None or other is None:
         return None
     terms = None
@@ -342,6 +343,7 @@ def _difference_of_differences(paired: Paired | None, other: Paired | None) -> S
 
 
 def _accuracy_difference(seed: Seed, other: Seed) -> SeedValue | None:
+    """Accuracy of a training minus that of another one; None if it is not of the same questions."""
     accuracy = seed.row["accuracy"]
     other_accuracy = other.row["accuracy"]
     if accuracy is None or other_accuracy is None:

@@ -212,7 +212,9 @@ class Scale(NamedTuple):
         return _finite_or_none(row.value * self._factor(row))
 
     def difference(self, row: Compared) -> ShownDifference | None:
-        """Difference of a line to the reference; a perplexity is divided by that of the other."""
+        """Difference of a line to the reference; a perplexity is divided by that of the other. None
+        for the reference itself, and if it is not finite or unknown in the unit.
+        """
         if row.difference is None:
             return None
         ends = [row.difference.value, *row.difference.interval()]
@@ -395,10 +397,12 @@ def _seed_lines(comparison: Comparison) -> list[str]:
 
 
 def _correction_lines(comparison: Comparison) -> list[str]:
+    """Lines on p-values: whether they are corrected, how the reference was chosen, and marks."""
     lines = []
     if comparison.n_corrected > 1:
         form = "holm" if comparison.correction == "holm" else "uncorrected"
         lines.append(TEXTS[form].format(count=comparison.n_corrected))
+        # The best line was chosen by the same numbers, which favours it.
         if comparison.reference.verdict == BEST:
             lines.append(TEXTS["chosen"])
     if comparison.n_corrected:
@@ -407,6 +411,7 @@ def _correction_lines(comparison: Comparison) -> list[str]:
 
 
 def _gate_lines(comparison: Comparison) -> list[str]:
+    """Lines on the lines whose gate failed or is unknown; of a task on those that never learned."""
     of_task = comparison.section.task is not None
     failed = [row.line.name for row in comparison.lines if row.line.gate == "failed"]
     unknown = [row.line.name for row in comparison.lines if not row.line.gate]

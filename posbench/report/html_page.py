@@ -173,6 +173,7 @@ class Sources:
         return Grid(columns, list(map(self._evaluation_row, evaluations)), numeric=(3, 7))
 
     def _evaluation_row(self, evaluation: Evaluation) -> list[object]:
+        """Cells of an evaluation: its method, ids, commits, gate and lengths."""
         first = evaluation.first
         encoding, extension, scale = self.report.label(first)
         commits = dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows)

@@ -75,8 +75,8 @@ def anchored(text: object, anchor: str) -> Markup:
 
 
 def tint_style(cell: object) -> str:
-    """Style of a cell: green below the floor, orange above, grey if the interval contains zero.
-    Deeper if larger, up to 1 nat/token.
+    """Style of a cell: green below the floor, orange above, grey if the interval contains zero; ""
+    for any other. Deeper if larger, up to 1 nat/token.
     """
     if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINT_COLOURS:
         return ""

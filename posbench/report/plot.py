@@ -642,7 +642,7 @@ def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
 
 
 def _shared_seeds_line(points: Sequence[Point], others: Sequence[Point], bars: str) -> str:
-    """Sentence on the bars of differences to a line of other trainings."""
+    """Sentence on the bars of differences to a line of other trainings; "" for NO_BARS."""
     column = "accuracy" if isinstance(points[0], Score) else "nll"
     counts = []
     for point, other in zip(points, others, strict=True):

@@ -116,6 +116,7 @@ class Report:
         return parts + [self._validation_part(section) for section in self.validations]
 
     def _context_part(self, section: list[ContextPoint]) -> Part:
+        """Table of the loss against context, made of the evaluations of all steps of ladders."""
         steps = [
             ladder[context]
             for ladder in self.references.ladders.values()
@@ -131,6 +132,7 @@ class Report:
         )
 
     def _task_part(self, section: list[Score]) -> Part:
+        """Tables of tasks; below those of the last section the ranks, which are over all."""
         evaluations = _evaluations_of_section(section, self.evaluations)
         shown = score_tables(section)
         lines = below_scores(section) + training_lines(evaluations, self.origins, self.label)
@@ -140,6 +142,7 @@ class Report:
         return Part("tasks", section, evaluations, shown, lines)
 
     def _curve_part(self, section: list[CurvePoint]) -> Part:
+        """Tables of losses by length, or by stretches of positions for a protocol that has any."""
         evaluations = _evaluations_of_section(section, self.evaluations)
         stretches = self.stretches.get(section[0].section)
         lines = [

@@ -136,7 +136,7 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
 
 def _guess_shares(seed: Seed) -> dict[str, float]:
     """{column of GUESS_WORDS: share} that guesses get right on the texts of a row, which are the
-    same for every seed and method.
+    same for every seed and method; {} for a row of one depth, since they are kept over all.
     """
     row = seed.row
     if row["depth"] is not None:
@@ -195,7 +195,7 @@ def _loss_half_width(seeds: Sequence[Seed]) -> float | None:
 
 def _loss_half_width_over_texts(seed: Seed) -> float | None:
     """Half of the interval of one training's nll, from the errors that rows state; texts of a task
-    at several depths are in strata.
+    at several depths are in strata. None if a stratum has one text, or states no error.
     """
     row = seed.row
     strata = seed.evaluation.rows_by_depth(row)

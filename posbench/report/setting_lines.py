@@ -31,7 +31,8 @@ def checkpoint_lines(
 
 
 def _stored_types(origin: RunMetadata) -> str:
-    """Types of a checkpoint's weights, such as ": 4-bit weights, dequantised (210 Q4_1, 61 F32)".
+    """Types of a checkpoint's weights, such as ": 4-bit weights, dequantised (210 Q4_1, 61 F32)";
+    "" if they are not known.
 
     Quantised weights are dequantised when loaded."""
     stored = typed_text(origin.summary.get("stored") or "")

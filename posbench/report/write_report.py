@@ -230,7 +230,7 @@ def _without_marks(line: str) -> str:
     """Line of table.md without what versions write otherwise: seeds of a mean, a resolved beta,
     half of G's interval or its error.
     """
-    if re.match(r"- \[(seeds? |\d+ seed)", line):
+    if re.match(r"- \[(seeds? |\d+ seed)", line):  # a line that explains marks of seeds
         return ""
     line = re.sub(r",? ?beta=\S+ \(null; \S+ is published\)", "", MARK_PATTERN.sub("", line))
     return re.sub(r"^(- G .* bring \S+) \+- \S+ nats/token(?: \(s\.e\.\))?", r"\1 nats/token", line)

@@ -37,7 +37,7 @@ _names_of_folders: dict[Path, Path] = {}  # {folder: its name in messages}
 def write_bundle(contents: dict[str, bytes], out: Path) -> None:
     """Write files by name as a bundle. Raises RunError for more than can be read again."""
     size = sum(map(len, contents.values()))
-    if size > MOST_FILE_BYTES - 2**20:
+    if size > MOST_FILE_BYTES - 2**20:  # 1 MiB for the manifest
         raise RunError(
             f"{out} would hold {len(contents)} files of {size:,} bytes, more than is read again:"
             " bundle fewer runs."

@@ -55,6 +55,7 @@ def row_faults(
             f" {len(nll.documents)} documents"
         )
     error = standard_error(nll)
+    # 1e-6: it is made of differences of near numbers, of which fewer digits are right.
     if math.isfinite(float(nll.means[0])) and not same_number(row["nll_sem"], error, 1e-6):
         yield f"nll_sem of {row_name(row)} is {row['nll_sem']}, and its sums give {error}"
 

@@ -91,7 +91,7 @@ class RunMetadata:
     @property
     def training(self) -> dict[str, object]:
         """Settings that determine the weights, except encoding, trained scale and seed, which every
-        row has.
+        row has; {} of a run whose configuration cannot be read.
         """
         skipped = [
             *(f"train.{name}" for name in (*TRAIN_KEYS_NOT_HASHED, "scale_attention", "parent")),
@@ -273,7 +273,9 @@ def _training_record(metadata: RunMetadata, encoding: str | None) -> Training:
 
 
 def end_slope(metadata: RunMetadata) -> float | None:
-    """Slope of a line fitted through the last logged training losses, per million tokens."""
+    """Slope of a line fitted through the last logged training losses, per million tokens; None if
+    the log is damaged, or has fewer than three of them.
+    """
     if metadata.end_slope is not None:
         return metadata.end_slope
     import numpy as np

@@ -188,6 +188,7 @@ def _draw_maps(
     title: str, maps: Mapping[str, Cells], rows: list[str], lengths: list[int], caption: list[str]
 ):
     """Figure of maps beside one another, whose rows are named left of the first."""
+    # All sizes are in points: rows of headings above a map, and its ticks below.
     above = 22 + 11 * max(heading.count("\n") for heading in maps)
     names_width = 14 + max(map(text_width, rows))
     map_width = CELL_WIDTH * len(lengths)

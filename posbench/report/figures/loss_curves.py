@@ -109,7 +109,7 @@ def _set_up(
     set_up_octaves_x(axes, ticked, train_len, "length at evaluation (tokens)")
     low = min(ticked[0], train_len)
     high = max(ticked[-1], train_len)
-    margin = 1.06 if high > low else 1.12
+    margin = 1.06 if high > low else 1.12  # a single length stands in the middle
     axes.set_xlim(low / 1.12, high * margin)
     bottom, top = edges
     # the text on what lies below 0 leaves this part of the lower edge to the training length

@@ -271,7 +271,9 @@ def floors_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
 
 
 def _seed_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
-    """Sentence on the bars of losses and floors, which are over seeds alone."""
+    """Sentence on the bars of losses and floors, which are over seeds alone; "" if none are asked
+    for.
+    """
     several = [point for point in points if point.n_seeds > 1]
     if bars == NO_BARS:
         return ""
@@ -412,7 +414,9 @@ def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
 
 
 def _difference_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
-    """Sentence on the bars of differences between trainings, paired by seed."""
+    """Sentence on the bars of differences between trainings, paired by seed; "" if none are asked
+    for.
+    """
     if bars == NO_BARS:
         return ""
     if bars == SEED_LINES:
@@ -598,6 +602,7 @@ def _draw_by_steps(
         return mark_with_bar(record, steps_of(record), column, bars)
 
     def panel(heading: str, part: list[Record], length: int) -> Panel:
+        """Panel of a column at a length by steps; of losses minus that before, if all have one."""
         pens = pens_of_methods(grouped(part, method_of), yaml_names(part), by_extension=True)
         of_length = [record for record in part if record.length == length]
         lines = []
@@ -671,7 +676,7 @@ def _set_up_steps_axes(
 ) -> None:
     """Set up axes of numbers of steps, 0 included, and dashed lines at `levels`."""
     if is_share:
-        axes.set_ylim(-0.03, 1.04)
+        axes.set_ylim(-0.03, 1.04)  # around all shares
     first = next((number for number in numbers if number), 1)
     axes.set_xscale("symlog", linthresh=first, linscale=0.6)
     axes.set_xticks(numbers, map(str, numbers))

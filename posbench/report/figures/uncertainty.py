@@ -84,7 +84,9 @@ def interval_of(record: SectionKey, column: str) -> tuple[float, float] | None:
 
 
 def _stated_interval(record: SectionKey, column: str) -> tuple[float, float] | None:
-    """Interval that somebody else's CSV states for a loss, or for a loss minus its floor."""
+    """Interval that somebody else's CSV states for a loss, or for a loss minus its floor; None if
+    it states none.
+    """
     low = getattr(record, "low", None)
     high = getattr(record, "high", None)
     if low is None or high is None:

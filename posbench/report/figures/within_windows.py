@@ -240,6 +240,7 @@ def _position_panel(
         return mark_with_bar(point, middles[point.length], column.name, bars)
 
     def set_up_axes(axes) -> None:
+        """Octaves of positions; where the training ended in the column of losses, else zero."""
         train_len = curve[0].train_len
         lengths = [point.length for point in column.points]
         powers_of_two = {length for length in lengths if length & (length - 1) == 0}

@@ -37,6 +37,7 @@ def filled_page(template: Path) -> str:
     words = dict(LET.findall(text))  # {name: text} that $name stands for in an expression
 
     def expand(match: re.Match) -> str:
+        """Text in place of a table or an expression. Raises ConfigError with the line it is in."""
         try:
             if match.re is TABLE:
                 return filled_table(match)

@@ -91,7 +91,9 @@ def _command_words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | N
 
 
 def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
-    """Words of all methods, such as ["encoding=rope", "encoding.base=500.0", "extension=none"]."""
+    """Words of all methods, such as ["encoding=rope", "encoding.base=500.0", "extension=none"];
+    None for somebody's own class.
+    """
     # A scale has no column for its arguments: they stand behind its name, as JSON.
     scale, _, scale_json = row["scale_attention"].partition(" ")
     scale_args = json.loads(scale_json or "{}")
@@ -113,7 +115,7 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
     words = []
     for key, (name, args) in methods.items():
         usual = shipped_yamls(key.rpartition(".")[2]).get(name)
-        if usual is None:  # somebody's own class
+        if usual is None:
             return None
         words += [f"{key}={name}", *_changed_words(key, args, method_args(usual))]
     return words

@@ -174,7 +174,7 @@ def _latent_keys(rope: Rope, architecture: str) -> dict:
     """Keys that give latent attention both factors: mscale_all_dim, a tenth of which is stored, and
     rope.scaling.attn_factor.
     """
-    slope = 0.1 * math.log(rope.factor)
+    slope = 0.1 * math.log(rope.factor)  # YaRN's factor on cos and sin is 1 + slope
     if slope <= 0:
         raise CannotExpress("YaRN with factor 1 has no factor on logits")
     on_all = (math.sqrt(rope.sharper) / rope.amplitude - 1) / slope
@@ -215,7 +215,7 @@ def _converted_rope(rope: Rope, architecture: str) -> Rope:
     return (
         rope
         if llama_cpp_reads(architecture, BETA_FAST_KEY)
-        else replace(rope, beta_fast=32.0, beta_slow=1.0)
+        else replace(rope, beta_fast=32.0, beta_slow=1.0)  # its defaults, without the keys
     )
 
 

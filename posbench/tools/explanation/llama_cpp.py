@@ -245,6 +245,7 @@ def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
         rope,
         kind="yarn",
         mix=ext_factor(model, flags),
+        # 32 and 1 are llama.cpp's defaults, but for the files of grok.
         beta_fast=_yarn_beta(model, flags, "fast", 8.0 if model.architecture == "grok" else 32.0),
         beta_slow=_yarn_beta(model, flags, "slow", 1.0),
         amplitude=amplitude * _attn_factor_of_file(model),

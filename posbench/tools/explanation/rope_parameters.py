@@ -281,8 +281,8 @@ def _factor_keys(rope: Rope, tool: str, deepseek: bool) -> dict:
 
 
 def _mscale_keys(rope: Rope, tool: str) -> dict:
-    """mscale and mscale_all_dim of YaRN in latent attention, from the two factors that they
-    give.
+    """mscale and mscale_all_dim of YaRN in latent attention, from the two factors that they give;
+    {} where the tool's defaults give them.
     """
     slope = 0.1 * math.log(rope.factor)  # an mscale gives the factor 1 + slope * mscale
     root = math.sqrt(rope.sharper)

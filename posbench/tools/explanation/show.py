@@ -389,6 +389,7 @@ def explanation_figure(explanation: Explanation):
         left_axes.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
         left_axes.legend(fontsize=FONT_SIZE, frameon=False)
         left_axes.set_ylabel("times slower than base alone", fontsize=FONT_SIZE)
+        # Of more than 16 times, a linear axis would press the smaller ratios together.
         if ratio.max() / ratio.min() > 16:
             left_axes.set_yscale("log", base=2)
         right_axes.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT_SIZE)
