@@ -268,6 +268,7 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
         parts = [_best_sentence(comparison, scale), *_sentence_on_not_told_apart(comparison, "it")]
         worse = [row for row in comparison.lines if row.verdict == WORSE]
         if worse:
+            # Beside one other line there is no next best.
             form = "only" if len(comparison.lines) == 2 else "next"
             row = worse[0]
             parts.append(

@@ -155,9 +155,9 @@ def _mean_point(
     plains = [seed.against_plain for seed in seeds]
     change = mean_with_interval(plains, first["sem_unit"])
     loss = loss_interval(seeds)
-    right = Interval(None, None, None)  # of the accuracy, which has none by position
+    accuracy = Interval(None, None, None)  # an accuracy by position has none
     if first["position"] is None:
-        right = accuracy_interval(seeds)
+        accuracy = accuracy_interval(seeds)
     floor, gain, gain_lower = None, None, None
     if all(floors):
         floor = _finite_or_none(np.mean([paired.base for paired in floors]))
@@ -182,7 +182,7 @@ def _mean_point(
         gain=gain,
         gain_lower=gain_lower,
         nll_half_width=loss.half_width,
-        accuracy_half_width=right.half_width,
+        accuracy_half_width=accuracy.half_width,
         nll_over=None if loss.half_width is None else loss.over,
         facts=label.facts(first, seeds[0].evaluation.setting),
         seeds=seeds,
@@ -246,7 +246,7 @@ def mean_with_interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
 
     Each seed begins with its value and the sums over documents, which are None if only the mean is
     known (`Paired`). The units are seeds crossed with documents, documents for one seed, or seeds
-    if only means are known."""
+    if only means are known. All are None if one of the seeds is."""
     if not all(seeds):
         return Interval(None, None, None)
     values = []

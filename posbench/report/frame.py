@@ -76,7 +76,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     if errors and not rows:
         raise errors[0]
     for error in errors:
-        warnings.warn(f"Left out: {error}", stacklevel=3)
+        warnings.warn(f"Left out: {error}", stacklevel=3)  # at the call of posbench.rows
     return row_frame(rows.values())
 
 

@@ -78,7 +78,8 @@ def gain_lines(
         if key is None:
             unknown.append(UnknownGain(_why_unknown(evaluation), encoding, row["seed"]))
             continue
-        protocol = "" if key == evaluation.key else key[1]
+        _, key_protocol, _ = key
+        protocol = "" if key == evaluation.key else key_protocol
         gain = Gain(encoding, protocol, row["train_len"], row["seed"], references.gains[key])
         gains.append(gain)
         if not gain.passed:

@@ -74,6 +74,7 @@ class Learned:
             for ancestor in self._ancestors(run_id)
         ]
         shares = [share for share in (of_run, *of_ancestors) if share is not None]
+        # The last ancestor is the model before any fine-tuning.
         parent_unasked = bool(of_ancestors) and of_ancestors[-1] is None
         if not shares:
             return None

@@ -51,6 +51,7 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
         # recompute_window is the floor: what dropping the earlier text gives, and no competitor.
         compared = [score for score in section if score.extension != "recompute_window"]
         for task, cells in scores_by_task(compared).items():
+            # Parts of a task, inside and outside of a window, hold questions of the whole again.
             if task_that_shows_learning(task) == task:
                 tasks.append(cells)
     methods = dict.fromkeys(method for cells in tasks for method in cells)

@@ -91,13 +91,12 @@ def write_report(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> l
         write_atomic(out_dir / name, text)
     drawn = []
     with matplotlib.rc_context({"text.parse_math": False}):  # dollar signs in names are text
-        for sections in (report.contexts, report.scores, report.sections):
+        for sections in (report.contexts, report.scores, report.sections, report.validations):
             drawn += draw_sections(sections, out_dir, report.title, bars)
-        drawn += draw_sections(report.validations, out_dir, report.title, bars)
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence
     for figures in drawn:
         written += itertools.chain(*figures.values())
-    if (out_dir / PAGE).exists():
+    if (out_dir / PAGE).exists():  # else pictures there are not those of a report
         _delete_older(out_dir, written)
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / PAGE, report_html(report, drawn))
@@ -183,11 +182,12 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
 
     Raises RunError if rows, sums, documents and configurations do not hold together
     (posbench/results/consistency.py)."""
-    report = report or collect_report([], "again", "report.py", evidence=[folder])
+    report = report or collect_report([], title="", command="report.py", evidence=[folder])
     # A folder of an earlier version has no ranks, which is no fault.
     report = replace(report, ranked=(folder / RANKS).is_file())
     altered = altered_files(folder).items()
     return [
+        # A committed folder lacks some files on purpose; that evidence is missing is an error.
         *(f"{name} {fault}" for name, fault in altered if fault != MISSING),
         *_faults_of_rows(report),
         *_faults_of_tables(folder, report),

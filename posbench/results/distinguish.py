@@ -62,7 +62,7 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
     {'train.steps': ' steps=1000', 'train.step': ''}
     """
     names = [key.rpartition(".")[2] for key in keys]
-    if len(set(names)) < len(names):
+    if len(set(names)) < len(names):  # two keys end alike, so all are written out
         names = keys
     words = {}
     for key, name in zip(keys, names, strict=True):

@@ -96,6 +96,7 @@ def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
         for row in evaluation.rows:
             number += 1
             nll, correct = (evaluation.sums(row, name) for name in LOSS_ARRAYS)
+            # A row that weighs its targets does not follow from their sums.
             if nll is None or correct is None or not is_mean(nll, row):
                 continue
             entries["row"].append(np.full(len(nll.counts), number))

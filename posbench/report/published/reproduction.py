@@ -162,7 +162,8 @@ def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
 def _changed_words(
     group: str, values: dict, usual: dict, usual_keys_only: bool = False
 ) -> list[str]:
-    """Words for values that differ from `usual`, the yaml of a group.
+    """Words for values that differ from `usual`, the yaml of a group; with `usual_keys_only` none
+    for keys that it lacks.
 
     An absent key of FIELDS_ADDED_LATER means its default."""
     usual_values = flatten(usual, f"{group}.")

@@ -44,7 +44,7 @@ def _explain_gguf(what: str, name: str, file: Gguf, changes: Changes) -> Explana
         )
     original = llama_setting(file, name)
     setting, findings = _llama_setting_and_findings(file, name, original, changes)
-    words = []
+    words = []  # none of any tool with self-extend
     if not _moves_positions(changes):
         words = setting_in_words(setting, original, what)
         words = confirmed_words(words, setting, original, file)
@@ -63,7 +63,7 @@ def _explain_config(what: str, name: str, config: dict, changes: Changes) -> Exp
         file = _converted_or_refused(setting, name)
         setting, llama_file_findings = _llama_setting_and_findings(file, name, original, changes)
         findings += llama_file_findings
-    words = []
+    words = []  # none of any tool with self-extend
     if not _moves_positions(changes):
         words = setting_in_words(setting, original, what, config)
         words = confirmed_words(words, setting, original, config)

@@ -338,7 +338,7 @@ def key_words(setting: Setting, before: Setting) -> str:
     model = gguf_of(setting)
     rope = setting.turning[0].rope
     architecture = model.architecture
-    own_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)
+    own_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)  # YaRN's defaults
     if rope.kind == "yarn" and (
         rope.mix != 1 or (own_betas and not llama_cpp_reads(architecture, BETA_FAST_KEY))
     ):

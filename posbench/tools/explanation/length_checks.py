@@ -45,6 +45,7 @@ def served_findings(
     # vLLM up to 0.11 served YaRN's training length times its factor; later ones the stated length.
     if changes.has_older_flags and multiplied:
         limit = multiplied
+    # The engine stops at such a length, unless a variable of the environment is set.
     then = f" {engine.variable}=1 lets it start"
     then += "." if rope.factor > 1 else ", and scales nothing."
     conditions = {

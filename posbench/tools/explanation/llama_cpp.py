@@ -216,7 +216,7 @@ def _rope(
         divisors=divisors,
         beside=head.beside,
     )
-    if ext_factor(model, flags):
+    if ext_factor(model, flags):  # any but 0 is YaRN, whatever the type
         return _with_yarn(rope, model, flags)
     amplitude = flags.get("attn", -1)  # below 0 nothing is typed
     if amplitude < 0:

@@ -39,7 +39,7 @@ class PositionKey(NamedTuple):
 
 def position_keys(config: dict) -> list[PositionKey]:
     """Keys of the description of text that are about positions and not read, such as
-    dual_chunk_attention_config.
+    dual_chunk_attention_config. Beside one that hides the length no covered length is named.
     """
     text = mapping_at(config, text_path(config))
     result = []

@@ -198,6 +198,7 @@ def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
             theta = first_value(config, "rope_theta", default=full_base)
         else:
             theta = first_value(config, "rope_local_base_freq", default=sliding_base)
+        # Nor does a family of two bases read rope_parameters that keep no kinds apart.
         if kind != FULL or not config.get("rope_scaling"):
             mapping = {}
     apart = kinds_with_own_mapping(shared)
@@ -217,6 +218,7 @@ def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
         mapping["rope_type"] = "longrope"
     if rope_type == "mrope" and "mrope_section" in mapping:
         mapping["rope_type"] = "default"  # mrope: the name that Qwen2-VL gave to image positions
+    # transformers takes this key before the same one in the mapping.
     original = config.get("original_max_position_embeddings")
     if original is not None and not apart:
         mapping["original_max_position_embeddings"] = original

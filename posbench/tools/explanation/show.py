@@ -119,7 +119,7 @@ class Explanation:
         kinds = []
         for kind in self.setting.kinds:
             entry = asdict(kind)
-            entry["said"] = entry.pop("mapping")
+            entry["said"] = entry.pop("mapping")  # the name of the key in files written so far
             if kind.rope:
                 entry["frequencies"] = frequencies(kind.rope, self.length).tolist()
                 entry["turns"] = self.turns(kind).tolist()

@@ -181,7 +181,7 @@ def _extension_arguments(rope: Rope) -> dict[str, object]:
         arguments = {"alpha": rope.low, "beta": rope.high}
     elif rope.kind == "longrope":
         arguments = {"factors": list(rope.long), "short_factors": list(rope.short)}
-    if not _has_usual_amplitude(rope):
+    if not _has_usual_amplitude(rope):  # then it is 1: others were refused
         arguments["temperature"] = False
     target_len = short_number(rope.factor * rope.original)
     return {**arguments, "mode": "fixed", "target_len": target_len}
