@@ -96,7 +96,7 @@ class EvaluationCell:
         evaluate = typed_group("evaluate", content["evaluate"])
         return cls(**{**content, "evaluate": evaluate, "path": Path(content["path"])})
 
-    def missing(self) -> list[int]:
+    def missing_lengths(self) -> list[int]:
         """Lengths that the file does not contain yet."""
         if not self.path.exists():
             return self.evaluate.lengths

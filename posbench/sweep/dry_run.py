@@ -32,7 +32,7 @@ def planned(jobs: list[Job]) -> list[JobVerdict]:
     plans = []
     for job in jobs:
         plan = judge_job(job, verdicts)
-        for _, cell, _ in plan.work:
+        for _, cell, _ in plan.missing_evaluations:
             key = repr((job.config.data, cell.evaluate))
             if key in checked:
                 continue
@@ -91,14 +91,14 @@ def cost_of(plans: list[JobVerdict], first: int | None = None) -> list[str]:
     """
     parents = _missing_parents(plans)
     jobs = [*parents, *(plan.job for plan in plans)]
-    fresh = [*parents, *(plan.job for plan in plans if plan.trains)]
-    missing = [evaluation for plan in plans for evaluation in plan.work]
+    fresh = [*parents, *(plan.job for plan in plans if plan.would_train)]
+    missing = [evaluation for plan in plans for evaluation in plan.missing_evaluations]
     return cost(jobs, fresh, missing, first)
 
 
 def _missing_parents(plans: list[JobVerdict]) -> list[Job]:
     """Missing parents of the trainings to make, without those to be made in their own right."""
-    return missing_parents([plan.job for plan in plans if plan.trains])
+    return missing_parents([plan.job for plan in plans if plan.would_train])
 
 
 def _state(plan: JobVerdict) -> str:
@@ -120,7 +120,7 @@ def _state(plan: JobVerdict) -> str:
         not_made = "no"
     if plan.job.run.finished:
         return made
-    if plan.trains:
+    if plan.would_train:
         return to_make
     return f"{not_made} {to_make}, since nothing is left to evaluate"
 
@@ -135,8 +135,8 @@ def _plan_lines(plan: JobVerdict) -> list[str]:
     lines = [f"{plan.job.run.path}  {_state(plan)}"]
     for cell, verdict in plan.cells.items():
         note = _note(verdict)
-        if cell in plan.missing:
-            lengths = plan.missing[cell]
+        if cell in plan.missing_lengths:
+            lengths = plan.missing_lengths[cell]
             work = "lengths " + " ".join(map(str, lengths)) if lengths else "there already"
             note = f"{work} ({note})" if note else work
         lines.append(f"  {cell.label}: {note}")
@@ -149,9 +149,11 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
     sentences = Counter()
     for plan in plans:
         cells = {
-            "to make": [cell for cell, lengths in plan.missing.items() if lengths],
-            "there already": [cell for cell, lengths in plan.missing.items() if not lengths],
-            "left out": [cell for cell in plan.job.cells if cell not in plan.missing],
+            "to make": [cell for cell, lengths in plan.missing_lengths.items() if lengths],
+            "there already": [
+                cell for cell, lengths in plan.missing_lengths.items() if not lengths
+            ],
+            "left out": [cell for cell in plan.job.cells if cell not in plan.missing_lengths],
         }
         counted = ", ".join(f"{count_cells(part)} {word}" for word, part in cells.items() if part)
         lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")

@@ -108,7 +108,7 @@ def evaluate(
     """
     evaluation = evaluator.evaluation
     # {length of a text that is read: lengths measured by it}
-    passes = evaluator.lengths_by_text(cell.missing())
+    passes = evaluator.lengths_by_text(cell.missing_lengths())
     file = CellFile(cell.path)
     machine = provenance.machine_facts(evaluation.device)
     circumstances = {"code": list(provenance.commit_and_changes()), "machine": machine}

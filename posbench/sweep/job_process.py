@@ -59,7 +59,7 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
     judged = judge_job(job)
     if judged.refused:
         raise ConfigError(judged.refused)
-    if not judged.runs:
+    if not judged.worth_running:
         return judged.outcomes()
     had_folder = job.run.path.exists()  # else a refused job leaves none behind
     finish_parent(job, wait, world)
@@ -89,7 +89,7 @@ def _check_place(job: Job) -> None:
 
 def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[EvaluationCell]:
     """Train and evaluate what is missing. Returns the evaluated cells."""
-    missing = [cell for cell, lengths in judged.missing.items() if lengths]
+    missing = [cell for cell, lengths in judged.missing_lengths.items() if lengths]
     if job.run.finished and not missing:
         return []
     device = pick_device(job.config.device, world.rank, world.size)
@@ -117,7 +117,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
             protocol(cell.protocol)(cell_evaluation(model, texts[cell], cell, device))
             for cell in missing
         ]
-        lengths = [judged.missing[cell] for cell in missing]
+        lengths = [judged.missing_lengths[cell] for cell in missing]
         with progress_of(job, evaluators, lengths) as progress:
             for evaluator, cell in zip(evaluators, missing, strict=True):
                 untested = judged.cells[cell].status == "untested"

@@ -76,7 +76,7 @@ def measure_methods(
     Raises as `launch_one`.
     """
     job, cells = plan_methods(raw, requests)
-    missing = sum(len(cell.missing()) for cell in job.cells)
+    missing = sum(len(cell.missing_lengths()) for cell in job.cells)
     if missing:
         print(f"{title}: {plural(missing, 'evaluation')} to make", file=sys.stderr, flush=True)
     launch_one(job, launcher, command)

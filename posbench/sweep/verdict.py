@@ -39,26 +39,28 @@ class JobVerdict:
         return [cell for cell, verdict in self.cells.items() if verdict.status in LEGAL_STATUSES]
 
     @property
-    def runs(self) -> bool:
+    def worth_running(self) -> bool:
         """True if a cell that the user asked for may run; references alone are not worth it."""
         return not all(cell.reference for cell in self.legal)
 
     @cached_property
-    def missing(self) -> dict[EvaluationCell, list[int]]:
+    def missing_lengths(self) -> dict[EvaluationCell, list[int]]:
         """Missing lengths of each legal cell. Raises RunError for a damaged file, as a job does."""
-        return {cell: cell.missing() for cell in self.legal}
+        return {cell: cell.missing_lengths() for cell in self.legal}
 
     @property
-    def trains(self) -> bool:
+    def would_train(self) -> bool:
         """True if the job would train. It does not train for references alone."""
-        return not self.job.run.finished and self.runs
+        return not self.job.run.finished and self.worth_running
 
     @property
-    def work(self) -> list[tuple[Job, EvaluationCell, list[int]]]:
+    def missing_evaluations(self) -> list[tuple[Job, EvaluationCell, list[int]]]:
         """Evaluations to make, each with its missing lengths."""
-        if not self.runs:
+        if not self.worth_running:
             return []
-        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths]
+        return [
+            (self.job, cell, lengths) for cell, lengths in self.missing_lengths.items() if lengths
+        ]
 
     @property
     def refusals(self) -> list[str]:
@@ -167,7 +169,7 @@ def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Resu
             # 2 is the exit code of a refusal, and "" stands for the whole job.
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
         config_lost = job.run.finished and not job.run.has_config
-        if judged.trains or judged.work or config_lost:
+        if judged.would_train or judged.missing_evaluations or config_lost:
             return None
         return Result(job, 0, judged.outcomes())
     except (Exception, SystemExit):
@@ -194,6 +196,6 @@ def left_out(jobs: list[Job]) -> set[Path]:
         missing = {cell.path for cell in job.cells if not cell.path.exists()}
         if missing:
             judged = judge_job(job, verdicts)
-            to_come = {cell.path for cell in judged.legal} if judged.runs else set()
+            to_come = {cell.path for cell in judged.legal} if judged.worth_running else set()
             paths |= missing - to_come
     return paths

@@ -62,7 +62,7 @@ def unfinished(jobs: Iterable[Job], among: Collection[Path] | None = None) -> se
 def lacks_lengths(cell: EvaluationCell) -> bool:
     """True for an evaluation that lacks a length, or whose file is damaged."""
     try:
-        return bool(cell.missing())
+        return bool(cell.missing_lengths())
     except RunError:
         return True
 

@@ -85,7 +85,7 @@ def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itsel
     assert {outcome.status for outcome in settle(found, {}).outcomes} == {"exists"}
     found.run.summary.unlink()
     assert (
-        not any(cell.missing() for cell in found.cells)
+        not any(cell.missing_lengths() for cell in found.cells)
         and settle(found, {}) is None
         and settle(found, {}, trained=False) is None
     )
@@ -123,12 +123,13 @@ def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
         last: Outcome("c", "legal"),
     }
     judged = JobVerdict(found, cells=cells)
-    assert judged.runs and [outcome.status for outcome in judged.outcomes()] == ["exists", "noop"]
+    assert judged.worth_running
+    assert [outcome.status for outcome in judged.outcomes()] == ["exists", "noop"]
     assert [outcome.status for outcome in judged.outcomes([first])] == ["done", "noop"]
     refused = JobVerdict(
         found, cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}
     )
-    assert not refused.runs and not JobVerdict(found, "why").runs
+    assert not refused.worth_running and not JobVerdict(found, "why").worth_running
 
 
 def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(

@@ -28,7 +28,7 @@ class CriticalSpace(Space):
     """Factors that follow from those of the pairs from the first number on."""
 
     name: ClassVar[str] = "critical"
-    first_number: ClassVar[str] = "critical_pair"
+    first_number_key: ClassVar[str] = "critical_pair"
 
     def starts(
         self, published: Mapping[str, Sequence[float]], turns_F: "Tensor", seed: int

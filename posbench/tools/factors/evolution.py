@@ -41,7 +41,7 @@ class Space:
     highest: float
     lowest: float = 1.0
     name: ClassVar[str] = ""  # "" for LongRoPE's
-    first_number: ClassVar[str] = "exact_first"  # name of the first number
+    first_number_key: ClassVar[str] = "exact_first"  # in the log
 
     def starts(
         self, published: Mapping[str, Sequence[float]], turns_F: "Tensor", seed: int

@@ -171,7 +171,7 @@ def search(
     turns_F = spectrum.freq_F * train_len / (2 * math.pi)
     published_factors = _published_factors(spectrum, train_len, plan.target)
     starts = space.starts(published_factors, turns_F, seed)
-    logged_losses = _logged_losses(log, space.first_number)
+    logged_losses = _logged_losses(log, space.first_number_key)
     tokens_read = text.n_windows * plan.target  # for one individual
 
     with Progress(sizes.total * tokens_read, "search", "tokens") as progress:
@@ -189,7 +189,7 @@ def search(
                 first, *factors = individual
                 extension = objective.with_factors(factors, space.exact_first(individual))
                 nll = objective.loss(extension=extension, progress=progress.update)
-                append_lines(log, [{"nll": nll, space.first_number: first, "factors": factors}])
+                append_lines(log, [{"nll": nll, space.first_number_key: first, "factors": factors}])
             else:
                 progress.update(tokens_read, spared=True)
             best = min(best, nll)
@@ -204,15 +204,15 @@ def search(
     return losses, {**reference_losses, **start_losses}
 
 
-def _logged_losses(log: Path, first_number: str) -> dict[Individual, float]:
+def _logged_losses(log: Path, first_number_key: str) -> dict[Individual, float]:
     """{individual: loss} of a log, infinite where the loss is null, as json has what is not finite.
 
-    `first_number` is the key of an individual's first number. `read_lines` leaves out a line that
-    was cut short.
+    `first_number_key` is the key of an individual's first number. `read_lines` leaves out a line
+    that was cut short.
     """
     losses = {}
     for line in read_lines(log):
-        individual = (line[first_number], *line["factors"])
+        individual = (line[first_number_key], *line["factors"])
         losses[individual] = math.inf if line["nll"] is None else line["nll"]
     return losses
 

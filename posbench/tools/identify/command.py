@@ -267,7 +267,7 @@ def _plan_lines(raw: dict, job: Job, readings: Readings) -> list[str]:
     planned, cells = plan_methods(raw, readings.by_candidate_and_length.values())
     missing = []
     for cell in cells.values():
-        if lengths := cell.missing():
+        if lengths := cell.missing_lengths():
             missing.append((planned, cell, lengths))
     to_take = [] if job.run.finished else [planned]
     return lines + cost([planned], to_take, missing)

@@ -195,7 +195,11 @@ class FirstLook:
 
     def missing_methods(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""
-        return {method_name(cell.extension) for cell in self.job_of(look).cells if cell.missing()}
+        return {
+            method_name(cell.extension)
+            for cell in self.job_of(look).cells
+            if cell.missing_lengths()
+        }
 
     def seconds_left(self, spare: float = 0.0) -> float:
         """Seconds left for reading, beside what loads a model and writes the page."""

@@ -150,7 +150,7 @@ def _reporting_early(jobs: list[Job], number: int | None) -> Iterator[None]:
 
     def watch() -> None:
         firsts = [next(cell for cell in job.cells if not cell.reference) for job in jobs]
-        while sum(cell.path.exists() and not cell.missing() for cell in firsts) < number:
+        while sum(cell.path.exists() and not cell.missing_lengths() for cell in firsts) < number:
             if ended.wait(SECONDS_BETWEEN_LOOKS):
                 return
         picture = _picture_of_report()
@@ -197,7 +197,7 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
 
     check_resources([job for job in jobs if not already_done(job)], request.launcher)
     plans = planned(jobs)
-    check_devices([plan.job for plan in plans if plan.work], request.launcher)
+    check_devices([plan.job for plan in plans if plan.missing_evaluations], request.launcher)
     print("\n".join(describe_plans(plans)))
     refused = [] if request.sweep else [reason for plan in plans for reason in plan.refusals]
     for reason in dict.fromkeys(refused):
