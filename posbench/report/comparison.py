@@ -305,6 +305,7 @@ def _with_difference(
     row = replace(row, difference=result.estimate, source=result.source, seeds=tuple(differences))
     if not math.isfinite(result.estimate.sem):
         return replace(row, reason=ONE_DOCUMENT if result.estimate.n_documents else ONE_SEED)
+    # Both are two-sided; that of the side on which the value does not lie is 1.
     p = min(result.estimate.p_above(0.0), result.estimate.p_below(0.0))
     return replace(row, p=p, p_corrected=p)
 

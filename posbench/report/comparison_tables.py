@@ -193,6 +193,7 @@ def csv_rows(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
                     "p_corrected": row.p_corrected,
                     "correction": comparison.correction,
                     "verdict": row.verdict,
+                    # of the difference; of the mean where there is none
                     "seeds": " ".join(map(str, row.seeds or sorted(row.line.seeds))),
                     "n_documents": row.difference.n_documents if row.difference else None,
                     "interval_of": row.source,  # what its interval is over: sums or seeds

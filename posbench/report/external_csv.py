@@ -87,7 +87,7 @@ def read_others_csv(path: Path, source: str | None) -> tuple[list[Evaluation], l
     """
     try:
         if path.name == ROWS:
-            notes_on_altered_files(path.parent)
+            notes_on_altered_files(path.parent)  # raises if it was altered
         table = _csv_reader(path)
         columns = _header_names(table, path)
         if {"run_id", "eval_id"} <= set(columns):

@@ -181,6 +181,7 @@ def draw_figure(
         checked_choice("panel", name, frame.columns, ", or none")
     panels = _panels(shown, columns, names, drawn.x)
     axes = _axes_spec(shown, drawn, options)
+    # The caption has that sentence; a figure has no room for it.
     of_bars = [line.removesuffix(COMPARE_PAIRED).strip() for line in _bars_lines(shown, bars)]
     footnotes = [joined_sentences(axes.scales, *of_bars)]
     # print dollar signs in names as they are
@@ -520,7 +521,7 @@ def _panels(
         headings = list(map(names.value, dividing, key))
         if by_method:  # the last columns are those of the method, which has one name
             headings = [*headings[: -len(METHOD_COLUMNS)], line_name(*key[-len(METHOD_COLUMNS) :])]
-            columns = METHOD_COLUMNS
+            columns = METHOD_COLUMNS  # a part is one method, so it is not divided again below
         for group in [Group("", part)] if columns else panel_groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
             # None is the marker of the line's pen, "" none: many would cover the line.
@@ -562,6 +563,7 @@ def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -
         low = options.ylim[0]
     if options.ylim[1] is not None:
         high = options.ylim[1]
+    # An axis of both signs is linear around zero, and may end below it.
     for name, end in (("x", options.xlim[0]), ("y", None if both_signs else low)):
         if name in log and end is not None and end <= 0:
             raise ConfigError(

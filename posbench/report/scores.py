@@ -94,6 +94,7 @@ def _mean_score(
     passed = [
         seed
         for seed, share in zip(seeds, shares, strict=True)
+        # A seed of which nobody knows what it learned is not left out.
         if share is None or share >= LEAST_LEARNED_SHARE
     ]
     learners = passed or seeds

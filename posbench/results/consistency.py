@@ -213,6 +213,7 @@ def _row_document_faults(row: dict, sums: Sums, documents: Mapping[int, Document
             yield f"{row_name(row)} has other numbers of targets in its documents than they state"
             return
     sizes = [document.n_bytes for document in documents.values()]
+    # Only a row of exactly these targets has their bytes.
     if row["n_targets"] != n_targets or None in sizes:
         return
     if row["n_bytes"] != sum(sizes):

@@ -101,7 +101,7 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     """
     run = Run(path)
     metadata = read_metadata(path)
-    if not metadata.whole:
+    if not metadata.whole:  # half of a configuration would name another encoding
         metadata = replace(metadata, nested={})
     statuses = [status for item, status in files_below(path) if item != run.lock_file]
     changed = max([status.st_mtime for status in statuses], default=path.stat().st_mtime)

@@ -107,7 +107,7 @@ class RunMetadata:
             # The name of its folder comes first, then its shape and content.
             sha256 = str(settings.pop("model.checkpoint.sha256"))
             settings = {"checkpoint": self._place_name(), **settings, "sha256": sha256[:10]}
-        lengths = settings.get("train.length")
+        lengths = settings.get("train.length")  # [64] and 64 are the same training
         if isinstance(lengths, list) and len(lengths) == 1:
             settings["train.length"] = lengths[0]
         return {**settings, **self._text_settings()}

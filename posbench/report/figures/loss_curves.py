@@ -149,6 +149,7 @@ def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
         low = min(low, -0.02)
         high = max(high, 0.05)
         upper_quartile = ordered[len(ordered) * 3 // 4]
+        # 1.6 and 1.25: the scale is logarithmic, so its margins are factors.
         return 1.6 * low - 0.02, min(1.25 * high, max(BROKEN_FROM, 2 * upper_quartile))
     median = ordered[(len(ordered) - 1) // 2]
     top = low + 2.0 * (median - low)

@@ -146,6 +146,7 @@ class LineNames:
         if point.source and has_several(panel, "source"):
             details.append(self.source(point.source))
         lines_are_lengths = list(telling) == [TOKENS] and not has_other_methods
+        # The heading of such a panel names the one method.
         if not renamed and len(details) == 1 and lines_are_lengths:
             return details[0]
         if details:

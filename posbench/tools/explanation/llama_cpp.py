@@ -301,7 +301,9 @@ def _head_channels(model: Gguf, name: str) -> Head:
         )
     head_dim = checked_head_width(head_dim, name)
     turned = positive_number(keys.get("rope.dimension_count"), head_dim)
+    # An impossible number counts as none: then all channels turn.
     turned = int(turned) if 2 <= turned <= head_dim else head_dim
+    # A head of latent attention has further channels, which are kept apart and never turn.
     latent_width = positive_number(keys.get("attention.key_length_mla"), 0)
     if latent_width > turned and model.architecture in FACTS["gguf_latent"]:
         latent_width = checked_head_width(latent_width, name)

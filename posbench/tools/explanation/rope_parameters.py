@@ -171,7 +171,7 @@ def _parameters_of_kind(
     if tool == HF and types and rope.kind not in types:
         if rope.kind in ("dynamic", "proportional"):
             raise CannotExpress(f"{family} takes no {rope.kind} there")
-        rope = _as_longrope(rope)
+        rope = _as_longrope(rope)  # whose divisors say any frequencies that stay the same
     deepseek = bool(rope.beside) and not fact_of_family(family, "own_latent")
     mapping = parameters(rope, tool, deepseek)
     old_mapping = kind_before.mapping if kind_before else {}

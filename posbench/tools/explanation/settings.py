@@ -93,7 +93,7 @@ def read_setting(
         rope = None
         if mapping is not None:
             rope = read_rope(mapping, config, rope_length, reader)
-        if rope and not rope.turned:
+        if rope and not rope.turned:  # a share so small that no channel turns
             rope = None
         window = _window_of_kind(config, name_of_kind)
         kinds.append(LayerKind(name_of_kind, tuple(layers), rope, window, mapping or {}))

@@ -113,6 +113,7 @@ def _posbench_arguments(setting: Setting, before: Setting, what: str) -> str:
         if rope.base == rope_before.base:
             return model
         return f"{model} extension=abf extension.base={rope.base:.10g}"
+    # posbench counts the turns of a scaling in the training length.
     if rope.kind != "dynamic" and rope.original != before.longest:
         model += f" train.length={short_number(rope.original)}"
     name = EXTENSION_NAMES.get(rope.kind, rope.kind)
