@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from claim_worlds import committed_ledger
 from conftest import CONFIGS
 
 from posbench.runs.rows import read_csv
 from posbench.tools.claims.judge import Finding
-from posbench.tools.claims.language import ClaimCell, Endpoint, load_claims
+from posbench.tools.claims.language import ClaimCell, Endpoint
 from posbench.tools.claims.table import read_findings
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -28,7 +29,6 @@ ROWS = {  # folders with the rows of a stage
     9: ("retrieval",),
     10: ("content",),
 }
-LEDGER = load_claims(CONFIGS.parent / "results" / "claims")
 FINDINGS = [
     finding
     for finding in read_findings(REPORTED / "claims" / "claims.csv")
@@ -36,7 +36,7 @@ FINDINGS = [
 ]
 ENDPOINTS = {
     (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint
-    for claim in LEDGER
+    for claim in committed_ledger()
     for endpoint in (*claim.primary, *claim.secondary)
 }
 

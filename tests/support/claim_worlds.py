@@ -1,19 +1,27 @@
-"""Fabricated evaluations of known truth, for the tests of claims."""
+"""Fabricated evaluations of known truth, for the tests of claims, and the committed ledger."""
 
+import functools
 import math
 
 import numpy as np
 import yaml
+from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS, write_eval
 
 from posbench.tools.claims.find import Pool
 from posbench.tools.claims.judge import judge
-from posbench.tools.claims.language import load_claim
+from posbench.tools.claims.language import Claim, load_claim, load_claims
 
 NATS = 2 * math.log(
     2
 )  # nats/token in one bit/byte, at the two bytes per token of tests/support/synthetic.py
 GRID = (64, 72, 80, 96, 128, 256, 512)
+
+
+@functools.cache
+def committed_ledger() -> list[Claim]:
+    """The claims in results/claims, read once: their yamls take most of a second."""
+    return load_claims(CONFIGS.parent / "results" / "claims")
 
 
 class World:

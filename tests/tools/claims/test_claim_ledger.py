@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 import yaml
-from claim_worlds import ROPE, World, claim, make_ladder
+from claim_worlds import ROPE, World, claim, committed_ledger, make_ladder
 from conftest import CONFIGS, choices, node
 from hydra import initialize_config_dir
 from script_calls import call
@@ -36,7 +36,7 @@ from posbench.tools.claims.table import (
     read_findings,
 )
 
-LEDGER = load_claims(CONFIGS.parent / "results" / "claims")
+LEDGER = committed_ledger()
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
 
 
