@@ -138,8 +138,8 @@ def legal(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_LEN)
 def judged_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN) -> tuple:
     """Methods to judge and never to change."""
     return tuple(
-        _made(*one, train_len)
-        for one in (("encoding", encoding), ("extension", extension), ("scale_attention", scale))
+        _made(*choice, train_len)
+        for choice in (("encoding", encoding), ("extension", extension), ("scale_attention", scale))
     )
 
 
@@ -178,7 +178,7 @@ def scaled_sample(
     length: int, number: int = 60, train_len: int = TRAIN_LEN
 ) -> list[tuple[str, str, str]]:
     """A seeded sample of the legal triples with a scale: of each scale equally many."""
-    draw, found = random.Random(0), []
+    draw, sample = random.Random(0), []
     scales = [scale for scale in choices("scale_attention") if scale != "none"]
     for scale in scales:
         pairs = [pair[:2] for pair in legal_pairs(length, train_len)]
@@ -186,8 +186,8 @@ def scaled_sample(
         fitting = (
             (*pair, scale) for pair in pairs if _scale_acts((*pair, scale), length, train_len)
         )
-        found += itertools.islice(fitting, -(-number // len(scales)))
-    return found
+        sample += itertools.islice(fitting, -(-number // len(scales)))
+    return sample
 
 
 def _scale_acts(triple: tuple[str, str, str], length: int, train_len: int) -> bool:

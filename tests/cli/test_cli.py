@@ -227,8 +227,8 @@ def test_a_finished_training_without_its_configuration_is_damaged_and_mended_by_
 
 
 def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
-    said = cli("evaluate.lengths=[16]").stdout
-    assert "G rope seed 0: 8 -> 16 tokens of context bring" in said and "unknown" not in said
+    output = cli("evaluate.lengths=[16]").stdout
+    assert "G rope seed 0: 8 -> 16 tokens of context bring" in output and "unknown" not in output
 
 
 def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(processes, tmp_path):
@@ -257,8 +257,8 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert "2 of 2 trainings to make" in dry
     done = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk")
     assert len(cli.runs()) == 2
-    made = "2 trainings, 3 evaluations and 4 floor windows"
-    assert f"made {made}; 2 no-op, 1 refused" in done.stdout
+    counts = "2 trainings, 3 evaluations and 4 floor windows"
+    assert f"made {counts}; 2 no-op, 1 refused" in done.stdout
     assert "3 evaluations and 4 floor windows, " in dry  # the units of the end
     assert "alibi has no spectrum" in done.stderr
     assert "has the lowest loss" in done.stdout  # lines ranked at the longest length
@@ -307,13 +307,15 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path)
     assert not processes.runs()
     processes("train.steps=200", "train.checkpoint_every=10")
     processes("train.steps=200", f"results_dir={tmp_path}/whole")
-    (run,), (whole,) = (
+    (run,), (undisturbed,) = (
         processes.runs(),
         [path.parent for path in tmp_path.glob("whole/*/train.json")],
     )
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (run / "model.safetensors").read_bytes() == (
+        undisturbed / "model.safetensors"
+    ).read_bytes()
     first, unbroken = (
-        json.loads((folder / "provenance.json").read_text()) for folder in (run, whole)
+        json.loads((folder / "provenance.json").read_text()) for folder in (run, undisturbed)
     )
     (again,) = first.pop("resumed")
     assert set(first) == set(again) == set(unbroken) and first["started"] <= again["started"]
@@ -344,24 +346,26 @@ def write_the_readmes_method(folder: Path) -> None:
 def test_the_readmes_own_methods_run_from_their_files(cli, tmp_path):
     mine = tmp_path / "mine"
     write_the_readmes_method(mine)
-    own = ("--config-dir", str(mine))
-    cli(*own, "encoding=learned_alibi", "extension=window", "encoding.slope=0.2")
+    config_dir = ("--config-dir", str(mine))
+    cli(*config_dir, "encoding=learned_alibi", "extension=window", "encoding.slope=0.2")
     (row,) = [row for row in cli.rows("window+none-*.json") if row["length"] == 32]
     assert row["encoding"] == "learned_alibi" and row["encoding_args"] == {"slope": 0.2}
-    assert "no spectrum" in cli(*own, "encoding=learned_alibi", "extension=ntk", code=2).stderr
+    assert (
+        "no spectrum" in cli(*config_dir, "encoding=learned_alibi", "extension=ntk", code=2).stderr
+    )
     grid = ("-m", "encoding=learned_alibi,alibi", "extension=none,half", "evaluate.lengths=[16,64]")
-    listed = cli(*own, *grid, "dry=true").stdout
+    listed = cli(*config_dir, *grid, "dry=true").stdout
     assert listed.count("half + none: lengths 16 64 (own method)") == 2, listed
-    cli(*own, *grid)
+    cli(*config_dir, *grid)
     for path in cli.folder.glob("runs/*/evals/*/half+none-*.json"):
         far = json.loads(path.read_text())["rows"][-1]
         assert far["extension"] == "half" and far["length"] == 64 and not far["untested"]
-    drawn = cli(*own, *grid, script="report").stdout
+    drawn = cli(*config_dir, *grid, script="report").stdout
     assert "learned_alibi" in drawn and (cli.folder / "report" / "curve.svg").exists()
     table = cli(f"config_dir={mine}", script="compat", common=False).stdout
     assert "| learned_alibi |" in table.splitlines()[0]
     assert re.search(r"^\| `half` \|.* own \|", table, re.M) and "own: a method" in table
-    explained = explain_words(*keys_and_folders([*own, "extension=half"]))
+    explained = explain_words(*keys_and_folders([*config_dir, "extension=half"]))
     assert explained.startswith("extension=half: Distances are exact below 32 tokens and grow")
 
 
@@ -372,8 +376,8 @@ def test_positions_from_the_text_run_from_one_file_outside_the_repository(cli, t
     code = re.search(r"```python\n(.*?)```", section, re.S)[1]
     (tmp_path / "mine" / "paced.py").write_text(code)
     (tmp_path / "mine" / "encoding" / "paced.yaml").write_text("_target_: paced.Paced\n")
-    own = ("--config-dir", str(tmp_path / "mine"), "encoding=paced")
-    done = cli(*own, "-m", "extension=none,pi,yarn,window,rerope")
+    words = ("--config-dir", str(tmp_path / "mine"), "encoding=paced")
+    done = cli(*words, "-m", "extension=none,pi,yarn,window,rerope")
     assert "encoding=paced places its tokens by the text" in done.stderr
     losses = {}
     for path in cli.folder.glob("runs/paced-*/evals/*/*+none-*.json"):
@@ -536,29 +540,29 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
         "ok"
     ] * 2 + ["refused"]
     failed = [entry for entry in entries if entry["status"] == "failed"]
-    wanted = {
+    reasons = {
         "ValueError: something",
         "out of memory: MemoryError",
         "ended by SIGKILL",
         "exit code 3",
     }
-    assert all(any(part in entry["reason"] for entry in failed) for part in wanted)
-    told = done.stderr[done.stderr.index("reason and file") :]
+    assert all(any(part in entry["reason"] for entry in failed) for part in reasons)
+    table = done.stderr[done.stderr.index("reason and file") :]
     for entry in failed:
         assert (
-            entry["run_id"] in told
-            and entry["reason"] in told
-            and entry["file"] in told
+            entry["run_id"] in table
+            and entry["reason"] in table
+            and entry["file"] in table
             and entry["seconds"] > 0
         )
-        kept = Path(entry["file"]).read_text()
-        assert entry["reason"] in kept and "about to leave" in kept
-        assert ("Traceback" in kept) == ("Error" in entry["reason"])
-    assert f"  {shlex.join(command)}\n" in told
+        log = Path(entry["file"]).read_text()
+        assert entry["reason"] in log and "about to leave" in log
+        assert ("Traceback" in log) == ("Error" in entry["reason"])
+    assert f"  {shlex.join(command)}\n" in table
 
     (mine / "cured").touch()
     resumed = forked.run(
-        shlex.split(told.splitlines()[-1]),
+        shlex.split(table.splitlines()[-1]),
         capture_output=True,
         text=True,
         cwd=processes.folder,
@@ -581,8 +585,8 @@ def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
     words = ("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
     process, _ = begun(processes, *words, first=HEEDS_HANGUP, text=True)
     process.send_signal(signal.SIGHUP)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in stderr
     entries = read_ledger(processes.folder / "runs")
     assert [entry["status"] for entry in entries] == ["interrupted"] * 3
     assert "SIGTERM" in entries[0]["reason"] and all(
@@ -597,9 +601,9 @@ def test_two_sweeps_of_one_grid_make_each_training_once(processes):
         forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    assert b"".join(err for _, err in said).count(b"training rope") == len(processes.runs()) == 2
+    outputs = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert b"".join(err for _, err in outputs).count(b"training rope") == len(processes.runs()) == 2
     entries = read_ledger(processes.folder / "runs")
     assert sorted(entry["status"] for entry in entries) == ["ok"] * 2 + ["skipped"] * 2
     assert len({entry["run_id"] for entry in entries if entry["status"] == "ok"}) == 2
@@ -649,45 +653,47 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
         stderr=child,
     )
     os.close(child)
-    said = b""
+    output = b""
     with contextlib.suppress(OSError):
         while chunk := os.read(parent, 65536):
-            said += chunk
+            output += chunk
     os.close(parent)
     assert process.wait(60) == 0
     assert re.search(
         rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/%d steps  loss"
         % steps,
-        said,
-    ), said
-    assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
-    assert said.count(b"train %d/%d steps" % (steps, steps)) >= 2
+        output,
+    ), output
+    assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", output), output
+    assert output.count(b"train %d/%d steps" % (steps, steps)) >= 2
 
 
 def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, monkeypatch, capfd):
     """By the command's own words, once, and not where all were there before it began or the sweep
     ended first.
     """
-    found, asked = [tmp_path / name for name in "abc"], []
+    files, calls = [tmp_path / name for name in "abc"], []
     jobs = [
         SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)])
-        for path in found
+        for path in files
     ]
-    said = subprocess.CompletedProcess(
+    completed = subprocess.CompletedProcess(
         [], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", ""
     )
     monkeypatch.setattr(commands, "SECONDS_BETWEEN_LOOKS", 0.01)
-    monkeypatch.setattr(commands.subprocess, "run", lambda words, **_: asked.append(words) or said)
+    monkeypatch.setattr(
+        commands.subprocess, "run", lambda words, **_: calls.append(words) or completed
+    )
     monkeypatch.setattr(sys, "argv", ["run.py", "experiment=demo", "seed=3"])
     for number in (None, 3, 2):
         with commands._reporting_early(jobs, number):
-            found[0].touch()
+            files[0].touch()
             time.sleep(0.1)
-            assert not asked
+            assert not calls
             if number == 2:
-                found[1].touch()
+                files[1].touch()
                 time.sleep(0.5)
-    assert [words[1:] for words in asked] == [
+    assert [words[1:] for words in calls] == [
         ["-m", "posbench", "report", "experiment=demo", "seed=3"]
     ]
     assert capfd.readouterr().err == "a first picture, of 2 of 3 models: there/curve.png\n"

@@ -13,7 +13,7 @@ BOTH = (
 
 
 @pytest.mark.parametrize(
-    ("script", "words", "there", "given"),
+    ("script", "words", "recorded", "typed"),
     [
         ("run", *BOTH),
         ("report", *BOTH),
@@ -26,7 +26,7 @@ BOTH = (
     ],
 )
 def test_words_that_describe_another_training_are_refused(
-    world, capfd, script, words, there, given
+    world, capfd, script, words, recorded, typed
 ):
     (world.root / "mine/experiment").mkdir(parents=True)
     (world.root / "mine/experiment/other.yaml").write_text(
@@ -35,10 +35,12 @@ def test_words_that_describe_another_training_are_refused(
     before = world.files()
     done = call(capfd, world.root, script, *words, f"run=runs/{world.run(0).name}", *PLACES[1:])
     assert done.returncode == 2, done.stderr
-    known, _, asked = done.stderr.partition(" cannot change: leave out")[0].partition(", which ")
+    run_part, _, typed_part = done.stderr.partition(" cannot change: leave out")[0].partition(
+        ", which "
+    )
     assert (
-        there in known
-        and given in asked
+        recorded in run_part
+        and typed in typed_part
         and done.stderr.startswith("refused: run=runs/rope-16-s0-")
         and done.stderr.count("\n") == 1
     )
@@ -106,7 +108,7 @@ def test_a_tokenizer_of_ours_beside_a_checkpoint_with_its_own_is_refused(world, 
     ]
     assert call(capfd, world.root, *words, "data.tokenizer=bytes").returncode == 0
     (path / "tokenizer.json").write_text("{}")
-    said = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr
-    assert said.startswith(
+    stderr = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr
+    assert stderr.startswith(
         f"refused: model.path={path} has its own tokenizer, so data.tokenizer=bytes has no effect"
     )

@@ -24,9 +24,9 @@ def test_every_key_of_a_job_is_explained():
     }
     for prefix, file in files.items():
         for key in set(OmegaConf.load(CONFIGS / f"{file}.yaml")) - {"defaults", "hydra"}:
-            first, *said = explain_words([f"{prefix}{key}"]).splitlines()
+            first, *lines = explain_words([f"{prefix}{key}"]).splitlines()
             assert first.startswith(f"{prefix}{key} = ") and (
-                said or prefix not in ("train.", "evaluate.")
+                lines or prefix not in ("train.", "evaluate.")
             ), key
 
 
@@ -35,21 +35,21 @@ def test_every_choice_is_explained_with_its_keys(group):
     listed = explain_words([group])
     for name in choices(group):
         assert f"  {group}={name} " in listed
-        found = explain_words([f"{group}={name}"])
+        explanation = explain_words([f"{group}={name}"])
         for key, value in OmegaConf.to_container(
             OmegaConf.load(CONFIGS / group / f"{name}.yaml")
         ).items():
             if key not in ("_target_", "defaults") and not isinstance(value, dict | list):
-                assert f"{group}.{key} = " in found, key
+                assert f"{group}.{key} = " in explanation, key
 
 
 def test_every_option_of_a_script_is_explained():
     for name in ("advise", "identify", "look", "search_factors", "harness", "anatomy"):
-        first, *said = explain_words([name]).splitlines()
-        own = set(OmegaConf.load(CONFIGS / f"{name}.yaml")) - {"defaults", "hydra", "evaluate"}
-        assert f"scripts/{name}.py" in first and own <= {line.partition(" ")[0] for line in said}, (
-            name
-        )
+        first, *lines = explain_words([name]).splitlines()
+        keys = set(OmegaConf.load(CONFIGS / f"{name}.yaml")) - {"defaults", "hydra", "evaluate"}
+        assert f"scripts/{name}.py" in first and keys <= {
+            line.partition(" ")[0] for line in lines
+        }, name
 
 
 def test_a_choice_is_listed_without_its_commands():
@@ -68,8 +68,11 @@ def test_defaults_and_comments_are_those_of_the_yaml():
     assert explain_words(["extension.beta"]).startswith(
         "extension.beta = 4.0   (extension=llama3)\n    turns from which a pair is kept"
     )
-    found = explain_words(["seed"])
-    assert found.startswith("seed = 0\n") and "\nevaluate.seed = 0\n    places the windows" in found
+    explanation = explain_words(["seed"])
+    assert (
+        explanation.startswith("seed = 0\n")
+        and "\nevaluate.seed = 0\n    places the windows" in explanation
+    )
 
 
 def keys_of(node: dict, prefix: str = ""):
@@ -123,13 +126,13 @@ def test_own_yamls_are_explained(tmp_path):
         ["--config-dir", str(tmp_path), "encoding=mine"],
         ["encoding=mine", f"--config-dir={tmp_path}"],
     ):
-        said = explain_words(*keys_and_folders(words))
+        explanation = explain_words(*keys_and_folders(words))
         assert (
-            said
+            explanation
             == "encoding=mine: Mine: a bias of my own.\nencoding.slope = 0.1   (encoding=mine)\n   "
             " at the start"
         )
     words, folders = keys_and_folders(["--config-dir", str(tmp_path), "encoding"])
-    said = explain_words(words, folders)
-    assert "encoding=mine " in said and "encoding=rope " in said
+    explanation = explain_words(words, folders)
+    assert "encoding=mine " in explanation and "encoding=rope " in explanation
     assert keys_and_folders(["--config-dir", ".", "encoding"]) == (["encoding"], [CONFIGS, Path()])

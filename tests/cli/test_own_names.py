@@ -97,8 +97,8 @@ def test_two_extensions_of_one_file_are_two_lines_of_a_report(cli, mine):  # noq
     words = (*mine, "-m", "extension=none,half,tenth,fifth", UNTESTED)
     cli(*words)
     cli(*words, script="report")
-    wanted = {("rope", name, 1) for name in ("none", "half", "tenth", "fifth")}
-    assert lines_of(cli) == wanted
+    expected_lines = {("rope", name, 1) for name in ("none", "half", "tenth", "fifth")}
+    assert lines_of(cli) == expected_lines
     (run,) = cli.runs()
     evaluations = {path.name.rpartition("-")[0] for path in run.glob("evals/fixed_targets/*.json")}
     assert evaluations == {
@@ -111,7 +111,7 @@ def test_two_extensions_of_one_file_are_two_lines_of_a_report(cli, mine):  # noq
     row, *_ = cli.rows("fifth+none-*.json")
     assert (row["extension"], row["extension_args"]) == ("fifth", {"by": 5.0})
     cli(f"run={run}", script="report")  # from files alone: the folder of the yamls is not declared
-    assert lines_of(cli) == wanted
+    assert lines_of(cli) == expected_lines
 
 
 def test_seeds_of_own_encodings_are_pooled_under_the_name_of_their_yaml(cli, mine):  # noqa: F811

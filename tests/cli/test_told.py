@@ -32,7 +32,7 @@ PLAIN = ("runs", "compat", "gallery", "benchmark", "explain", "explore", "plot")
 
 
 def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
-    said = {}
+    help_texts = {}
     for name in HYDRA:
         done = call(capfd, tmp_path, name, "--help")
         assert (
@@ -40,14 +40,16 @@ def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
             and f"python scripts/{name}.py" in done.stdout
             and "_base" not in done.stdout
         ), done
-        said[name] = done.stdout
+        help_texts[name] = done.stdout
     for name in PLAIN:
         monkeypatch.setattr(sys, "argv", [name, "--help"])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(CONFIGS.parent / "scripts" / f"{name}.py"), run_name="__main__")
-        said[name] = capfd.readouterr().out
-        assert ended.value.code == 0 and f"python scripts/{name}.py" in said[name], said[name]
-    assert len({text.splitlines()[0] for text in said.values()}) == len(said)
+        help_texts[name] = capfd.readouterr().out
+        assert ended.value.code == 0 and f"python scripts/{name}.py" in help_texts[name], (
+            help_texts[name]
+        )
+    assert len({text.splitlines()[0] for text in help_texts.values()}) == len(help_texts)
     assert "_base" not in call(capfd, tmp_path, "run", "data=nope").stderr
 
 
@@ -67,11 +69,11 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
     words = ["extension.mode=fixed", "extension.target_len=64", "dry=true", *with_usual()]
     write_text(tmp_path / "text")
     for mode in (["-m"], ["hydra.mode=MULTIRUN"]):
-        said = call(capfd, tmp_path, "run", *mode, "extension=yarn,pi", *words).stdout
+        output = call(capfd, tmp_path, "run", *mode, "extension=yarn,pi", *words).stdout
         assert all(
-            re.search(rf' {name} {{.*"mode":"fixed".*"target_len":64[,}}].*: lengths', said)
+            re.search(rf' {name} {{.*"mode":"fixed".*"target_len":64[,}}].*: lengths', output)
             for name in ("yarn", "pi")
-        ), said
+        ), output
 
 
 def test_a_key_that_a_yaml_reads_may_be_added(tmp_path, capfd):
@@ -134,12 +136,19 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
 
     def dry(name: str, *words: str):
-        asked = with_usual("train.steps=0", *words)[1:]
+        usual_words = with_usual("train.steps=0", *words)[1:]
         return call(
-            capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *asked
+            capfd,
+            tmp_path,
+            "run",
+            "--config-dir",
+            ".",
+            f"experiment={name}",
+            "dry=true",
+            *usual_words,
         )
 
-    for name, said in (
+    for name, message in (
         ("typo", "gird is not a key of experiments (did you mean grid?)"),
         ("plain", "add grid"),
         ("empty", "needs a grid"),
@@ -148,7 +157,7 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         ("stray", "sead is not a key (did you mean seed?)"),
     ):
         done = dry(name)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, (
             done.stderr
         )
     done = dry("whole")
@@ -166,7 +175,7 @@ def raising(error: Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ConfigError("no."), 2, "refused: no.\n"),
         (RunError("full."), 1, "failed: full.\n"),  # although it is a ValueError
@@ -176,14 +185,14 @@ def raising(error: Exception):
     ],
 )
 def test_scripts_without_hydra_end_in_one_sentence(
-    capsys, monkeypatch, tmp_path, error, code, said
+    capsys, monkeypatch, tmp_path, error, code, message
 ):
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["script.py"])
     with pytest.raises(SystemExit) as ended:
         key_values.run_main(raising(error))
-    told = capsys.readouterr().err
-    assert ended.value.code == code and told.startswith(said) and told.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert ended.value.code == code and stderr.startswith(message) and stderr.count("\n") == 1
 
 
 def test_a_list_that_cannot_be_written_is_a_failure_and_no_refusal(tmp_path, capfd):
@@ -203,35 +212,35 @@ def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(
     def spoilt(self):
         raise IndexError("list index out of range")
 
-    def told() -> str:
+    def stderr_of_call() -> str:
         return call(capfd, tmp_path, "report", "run=some/run").stderr
 
     monkeypatch.setattr(Run, "eval_files", spoilt)
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
-    said = told()
+    message = stderr_of_call()
     assert (
-        said.startswith(
+        message.startswith(
             "failed: unforeseen IndexError (list index out of range): the traceback is in "
         )
-        and said.count("\n") == 1
+        and message.count("\n") == 1
     )
-    assert "in spoilt" in (tmp_path / said.split(" is in ")[1].strip().rstrip(".")).read_text()
+    assert "in spoilt" in (tmp_path / message.split(" is in ")[1].strip().rstrip(".")).read_text()
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path / "gone"))
-    assert "in spoilt" in told()
+    assert "in spoilt" in stderr_of_call()
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv(key_values.TRACEBACK_VARIABLE, "1")
-    assert "in spoilt" in told()
+    assert "in spoilt" in stderr_of_call()
 
 
 @pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2K] only=[yarn,pi]"])
 def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
-    given, wanted = words.split(), {"lengths": [64, 2048], "only": "yarn,pi"}
-    found = key_values.read_options(given, {"lengths": [], "only": ""})
-    assert {**found, "only": key_values.without_brackets(found["only"])} == wanted
+    typed, expected = words.split(), {"lengths": [64, 2048], "only": "yarn,pi"}
+    options = key_values.read_options(typed, {"lengths": [], "only": ""})
+    assert {**options, "only": key_values.without_brackets(options["only"])} == expected
 
 
 @pytest.mark.parametrize(
-    ("script", "word", "said"),
+    ("script", "word", "output"),
     [
         ("run", "evaluate.lengths=32,1k", "  - 32\n  - 1k"),
         ("anatomy", "lengths=64,128", "lengths:\n- 64\n- 128"),
@@ -239,9 +248,9 @@ def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
         ("export_hf", "out=somewhere", "report_dir: null"),
     ],
 )
-def test_a_list_has_two_spellings_where_nothing_is_swept(tmp_path, capfd, script, word, said):
+def test_a_list_has_two_spellings_where_nothing_is_swept(tmp_path, capfd, script, word, output):
     done = call(capfd, tmp_path, script, word, "--cfg", "job")
-    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and output in done.stdout, done.stdout + done.stderr
 
 
 def test_a_sweep_over_lengths_stays_one(tmp_path, capfd):

@@ -21,15 +21,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("told", ["watching", ""])
-def test_a_child_ends_with_its_parent_also_with_one_that_died_before_the_child_could_look(told):
-    code = CHILD.format(late="" if told else "time.sleep(0.3); ")
+@pytest.mark.parametrize("mode", ["watching", ""])
+def test_a_child_ends_with_its_parent_also_with_one_that_died_before_the_child_could_look(mode):
+    code = CHILD.format(late="" if mode else "time.sleep(0.3); ")
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, code, told],
+        [sys.executable, "-c", PARENT, code, mode],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     ) as parent:
-        _, said = parent.communicate(
+        _, stderr = parent.communicate(
             timeout=20
         )  # the end of stderr is that of the child, which holds it too
-    assert parent.returncode == -9 and not said
+    assert parent.returncode == -9 and not stderr

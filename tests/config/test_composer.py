@@ -60,6 +60,6 @@ def test_parts_side_by_side_are_what_hydra_composes(composer, words):
 def test_hydra_refuses_the_same_in_the_same_words(composer, words):
     with pytest.raises((HydraException, ValueError)) as expected:
         whole(composer, words)
-    with pytest.raises((HydraException, ValueError)) as found:
+    with pytest.raises((HydraException, ValueError)) as actual:
         composer.values(words)
-    assert str(found.value) == str(expected.value)
+    assert str(actual.value) == str(expected.value)

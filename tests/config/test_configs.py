@@ -139,8 +139,8 @@ def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
     (job,) = composition.raw_configs_of_jobs(
         unresolved_values(compose("run", list(words))), list(words)
     )
-    found = resolved_config(job).evaluate
-    assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [
+    settings = resolved_config(job).evaluate
+    assert [getattr(settings, key) for key in ("lengths", "max_length", "windows", "targets")] == [
         lengths,
         max_length,
         windows,
@@ -192,14 +192,14 @@ def described(folder: Path) -> Path:
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
     }
-    said = {
+    description = {
         "model_type": "llama",
         "vocab_size": 49152,
         "max_position_embeddings": 8192,
         "rope_theta": 1e5,
         **sizes,
     }
-    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "config.json").write_text(json.dumps(description))
     (folder / "model.safetensors").touch()
     Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(

@@ -64,14 +64,14 @@ def test_what_is_known_without_torch_is_what_torch_says(limits):
         timeout=60,
         check=True,
     )
-    found, torchs = done.stdout.split()
-    assert found == torchs and (
-        found == "False" or "AVX2" not in limits.get("ONEDNN_MAX_CPU_ISA", "")
+    ours, torchs = done.stdout.split()
+    assert ours == torchs and (
+        ours == "False" or "AVX2" not in limits.get("ONEDNN_MAX_CPU_ISA", "")
     )
 
 
 def test_arm_says_bf16_in_another_word_and_other_systems_nothing(monkeypatch):
-    for flags, limit, found in (
+    for flags, limit, multiplies in (
         ("fp asimd bf16", "", True),
         ("fp asimd", "", False),
         ("", "", False),
@@ -79,7 +79,7 @@ def test_arm_says_bf16_in_another_word_and_other_systems_nothing(monkeypatch):
     ):
         monkeypatch.setattr(machine, "_cpu_flags", lambda flags=flags: frozenset(flags.split()))
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-        assert machine.multiplies_bf16() is found, flags
+        assert machine.multiplies_bf16() is multiplies, flags
 
 
 CPUINFO = """processor\t: 0
@@ -143,8 +143,8 @@ def jobs(*words: str) -> list[dict]:
 
 
 def formats(cfg: dict, auto: str | None = None) -> tuple[str, str]:
-    found = resolved_config(cfg, auto)
-    return found.train.dtype, found.evaluate.dtype
+    resolved = resolved_config(cfg, auto)
+    return resolved.train.dtype, resolved.evaluate.dtype
 
 
 @pytest.mark.parametrize(("cpu", "auto"), [(True, "bf16"), (False, "fp32")])
@@ -197,12 +197,14 @@ def test_results_of_another_machine_are_reported_and_made_again_in_their_format(
     assert call(capfd, tmp_path, "run", *words).returncode == 0
     on(True)
     done = call(capfd, tmp_path, "report", *words, f"report_dir={folder}")
-    told = "dtype=auto means bf16 on this machine, and fp32 where these results were made"
-    assert done.returncode == 0 and told in done.stdout
+    sentence = "dtype=auto means bf16 on this machine, and fp32 where these results were made"
+    assert done.returncode == 0 and sentence in done.stdout
     assert {row["dtype"] for row in read_csv(folder / "rows.csv")} == {"fp32"}
     again = call(capfd, tmp_path, "reproduce", *words)
     assert (
-        again.returncode == 0 and told in again.stderr and "all of them bit for bit" in again.stdout
+        again.returncode == 0
+        and sentence in again.stderr
+        and "all of them bit for bit" in again.stdout
     )
     on(False)
     again = call(capfd, tmp_path, "reproduce", *words)

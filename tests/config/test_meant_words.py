@@ -22,9 +22,9 @@ SCALED = [name for name in choices("extension") if "target_len" in node("extensi
 def test_a_target_alone_makes_a_factor_fixed(name):
     words = [f"extension={name}", "extension.target_len=512"]
     extension = {**node("extension", name), "target_len": 512}
-    made = with_fixed_mode({"extension": extension}, words)["extension"]
-    assert made == {**extension, "mode": "fixed"}
-    assert chosen_node("extension", name, {"target_len": 512}) == made
+    fixed = with_fixed_mode({"extension": extension}, words)["extension"]
+    assert fixed == {**extension, "mode": "fixed"}
+    assert chosen_node("extension", name, {"target_len": 512}) == fixed
     contradiction = [*words, "extension.mode=dynamic"]
     assert with_fixed_mode({"extension": extension}, contradiction)["extension"] == extension
 

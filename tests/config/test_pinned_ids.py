@@ -44,10 +44,10 @@ def test_ids_of_the_demos_evaluations_stay(jobs):
         reported = {
             (row["run_id"], row["eval_id"], int(row["length"])) for row in csv.DictReader(lines)
         }
-    asked = {
+    evaluations = {
         (job.run.id, cell.eval_id, length)
         for job in jobs
         for cell in job.cells
         for length in cell.evaluate.lengths
     }
-    assert reported and asked >= reported
+    assert reported and evaluations >= reported

@@ -96,7 +96,7 @@ SOURCES = [
     ("pysource", "wheels.sympy.version", 1.14, "wheels.sympy.version=1.14 must be text"),
     ("pysource", "validation", 5, "validation=5 must be a list of words"),
 ]
-ALL = [("encoding=rope", *one) for one in WRONG] + BESIDE
+ALL = [("encoding=rope", *row) for row in WRONG] + BESIDE
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,16 +131,16 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(
 ):
     with pytest.raises(ConfigError) as refusal:
         judge(composer, text, chosen, wrong)
-    said = str(refusal.value)
+    message = str(refusal.value)
     assert (
-        "\n" not in said
-        and legal in said
-        and (wrong in said or "nobody.Here cannot be imported" in said)
-    ), said
+        "\n" not in message
+        and legal in message
+        and (wrong in message or "nobody.Here cannot be imported" in message)
+    ), message
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("nobody.Mine", "cannot be imported (ModuleNotFoundError: No module named 'nobody'): "),
         (
@@ -153,26 +153,26 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(
         ("own_ext", "is of type module and is not a class"),
     ],
 )
-def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, target, said):
+def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, target, message):
     (tmp_path / "own_ext.py").write_text("class Mine: pass\nvalue = 3\n")
     (tmp_path / "own_bad.py").write_text("raise RuntimeError('two\\nlines')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refusal:
         class_named(target)
-    assert str(refusal.value).startswith(f"{target} {said}") and "\n" not in str(refusal.value)
+    assert str(refusal.value).startswith(f"{target} {message}") and "\n" not in str(refusal.value)
     sys.modules.pop("own_ext", None)
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value", "said"),
+    ("name", "key", "value", "message"),
     SOURCES,
     ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES],
 )
-def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
+def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, message):
     data = composition.resolved_values(unresolved_values(compose("run", [f"data={name}"])))["data"]
     *way, last = key.split(".")
     reduce(dict.__getitem__, way, data["source"])[last] = value
-    with pytest.raises(ConfigError, match=rf"^data\.source\.{said}"):
+    with pytest.raises(ConfigError, match=rf"^data\.source\.{message}"):
         make_source({**data, "path": str(text)} if "path" in data else data)
 
 
@@ -231,7 +231,7 @@ class Own(Encoding):
 
 
 def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
-    given = {
+    arguments = {
         "slope": 4.5,
         "name": "y",
         "on": False,
@@ -241,7 +241,7 @@ def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
         "n": 4,
         "unheard": object(),
     }
-    assert typed_arguments("encoding", Own, given, ("shape",)) == given
+    assert typed_arguments("encoding", Own, arguments, ("shape",)) == arguments
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_ids_do_not_tell_an_int_from_the_float_it_equals():
     """
     as_ints = {"lr": 1, "weight_decay": 0, "betas": [0, 0.95], "length": 64.0, "steps": 1e3}
     as_written = {"lr": 1.0, "weight_decay": 0.0, "betas": [0.0, 0.95], "length": 64, "steps": 1000}
-    one, two = (typed_group("train", values) for values in (as_ints, as_written))
+    from_ints, from_written = (typed_group("train", values) for values in (as_ints, as_written))
     assert (
-        repr(one) == repr(two)
-        and isinstance(one.lr, float)
-        and isinstance(one.betas[0], float)
-        and isinstance(one.steps, int)
+        repr(from_ints) == repr(from_written)
+        and isinstance(from_ints.lr, float)
+        and isinstance(from_ints.betas[0], float)
+        and isinstance(from_ints.steps, int)
     )
     rest = {"model": {}, "seed": 0}
     first, second = (
@@ -330,14 +330,14 @@ def test_a_length_may_be_typed_in_thousands(short, long):
         "target",
     ]
     words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
-    found = [
+    pair = [
         check_config(unresolved_values(compose("advise", [word.format(size) for word in words])))
         for size in (short, long)
     ]
-    assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(
+    assert pair[0] == pair[1] and pair[0]["target"] == pair[0]["evaluate"]["lengths"][0] == int(
         long
     )
-    assert repr(training_identity(found[0], "")) == repr(training_identity(found[1], ""))
+    assert repr(training_identity(pair[0], "")) == repr(training_identity(pair[1], ""))
 
 
 CHECKED = [
@@ -357,8 +357,8 @@ CHECKED = [
 
 
 @pytest.mark.parametrize(
-    ("script", "word", "said"), CHECKED, ids=[f"{script} {word}" for script, word, _ in CHECKED]
+    ("script", "word", "message"), CHECKED, ids=[f"{script} {word}" for script, word, _ in CHECKED]
 )
-def test_what_is_no_number_of_tokens_and_no_device_is_refused(script, word, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_no_number_of_tokens_and_no_device_is_refused(script, word, message):
+    with pytest.raises(ConfigError, match=message):
         check_config(unresolved_values(compose(script, [word])))

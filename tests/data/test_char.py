@@ -22,10 +22,10 @@ def test_ids_are_those_of_the_tokenizers_library_and_bytes_sum_to_the_text(text)
     assert ids.tolist() == tokenizer.model.encode(text).ids
     assert n_bytes.sum() == len(text.encode())
     assert tokenizer.decode(ids) == text
-    known = [character for character in text if character in CHARACTERS]
+    in_vocabulary = [character for character in text if character in CHARACTERS]
     others = [character.encode() for character in text if character not in CHARACTERS]
-    assert len(ids) == len(known) + len(b"".join(others))
-    assert [CHARACTERS[index] for index in ids if index < len(CHARACTERS)] == known
+    assert len(ids) == len(in_vocabulary) + len(b"".join(others))
+    assert [CHARACTERS[index] for index in ids if index < len(CHARACTERS)] == in_vocabulary
 
 
 def test_a_text_is_prepared_in_its_own_characters(tmp_path):
@@ -46,6 +46,6 @@ def test_a_text_is_prepared_in_its_own_characters(tmp_path):
         *(CHARACTERS.index(character) for character in "to "),
         len(CHARACTERS) + ord("z"),
     ]
-    known = known_tokenizer(config, tmp_path / "cache")
-    assert known.encode("be") == [CHARACTERS.index("b"), CHARACTERS.index("e")]
+    tokenizer = known_tokenizer(config, tmp_path / "cache")
+    assert tokenizer.encode("be") == [CHARACTERS.index("b"), CHARACTERS.index("e")]
     assert known_tokenizer(config, tmp_path / "elsewhere") is None

@@ -90,16 +90,16 @@ def test_a_prompt_is_that_of_transformers(name, file):
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(file).model, **OWN, chat_template=TEMPLATES[name]
     )
-    said = "What is the pass key?"
+    message = "What is the pass key?"
     expected = theirs.apply_chat_template(
-        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
     )
     before, behind = text_around_message({"template": TEMPLATES[name], **OWN})
-    assert before + said + behind == expected and said in expected
+    assert before + message + behind == expected and message in expected
     ids = theirs.apply_chat_template(
-        [{"role": "user", "content": said}], add_generation_prompt=True, return_dict=False
+        [{"role": "user", "content": message}], add_generation_prompt=True, return_dict=False
     )
-    assert tokenizer(file).encode([before + said + behind])[0][0].tolist() == ids
+    assert tokenizer(file).encode([before + message + behind])[0][0].tolist() == ids
 
 
 def test_a_date_is_the_same_every_day():
@@ -116,23 +116,23 @@ def test_a_template_is_read_from_wherever_it_lies(file, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json(file))
     other = CHATML + " "
 
-    def said(**config) -> dict:
+    def template_of(**config) -> dict:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
         return chat_template(str(tmp_path))
 
     for bos in ("<|a|>", {"content": "<|a|>", "special": True}):
-        assert said(chat_template=CHATML, bos_token=bos, eos_token=None) == {
+        assert template_of(chat_template=CHATML, bos_token=bos, eos_token=None) == {
             "template": CHATML,
             "bos_token": "<|a|>",
         }
     named = [{"name": "tool_use", "template": other}, {"name": "default", "template": CHATML}]
     assert (
-        said(chat_template=named)
+        template_of(chat_template=named)
         == {"template": CHATML}
         == chat_template(str(tmp_path / "tokenizer.json"))
     )
     (tmp_path / "chat_template.jinja").write_text(other)
-    assert said(chat_template=CHATML) == {"template": other}
+    assert template_of(chat_template=CHATML) == {"template": other}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_is_no_template_is_refused_in_one_sentence(config, reason, file, tm
 @pytest.mark.parametrize("name", ["passkey", "niah_multiquery"])
 def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
     plain = questions(name, tokenizer(file))
-    made = TextQuestions(
+    chat_questions = TextQuestions(
         plain.task,
         name,
         "test",
@@ -183,25 +183,27 @@ def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
         text_around_message({"template": CHATML}),
     )
     for length in (3000, 3001):
-        part = made.parts(length)[0]
+        part = chat_questions.parts(length)[0]
         assert part.task == f"{name} chat" and plain.parts(length)[0].task == name
-        examples = made.draw(length, 2, [0], **part.arguments)
+        examples = chat_questions.draw(length, 2, [0], **part.arguments)
         assert examples.inputs_NT.shape == (2, length)
         for inputs, targets in zip(examples.inputs_NT, examples.targets_NT, strict=True):
-            text = made.tokenizer.model.decode([*inputs, targets[-1]], skip_special_tokens=False)
-            found = re.fullmatch(
+            text = chat_questions.tokenizer.model.decode(
+                [*inputs, targets[-1]], skip_special_tokens=False
+            )
+            match = re.fullmatch(
                 r"<\|a\|>system\nYou are"
                 r" helpful.<\|b\|>\n<\|a\|>user\n(.*)<\|b\|>\n<\|a\|>assistant\n(\S.*)",
                 text,
                 re.DOTALL,
             )
-            assert found[1].endswith(("?", ".")) and MESSAGE_MARK not in text
-            assert found[2].endswith(
-                made.tokenizer.decode(targets[targets != IGNORED][-1:].tolist())
+            assert match[1].endswith(("?", ".")) and MESSAGE_MARK not in text
+            assert match[2].endswith(
+                chat_questions.tokenizer.decode(targets[targets != IGNORED][-1:].tolist())
             )
         answers = [
-            one.targets_NT[one.targets_NT != IGNORED]
-            for one in (examples, plain.draw(length, 2, [0], **part.arguments))
+            drawn.targets_NT[drawn.targets_NT != IGNORED]
+            for drawn in (examples, plain.draw(length, 2, [0], **part.arguments))
         ]
         assert np.array_equal(*answers)
 
@@ -219,7 +221,7 @@ def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, fi
         "evaluate.windows=5",
     ]
 
-    def asked(*more: str, **how):
+    def evaluate(*more: str, **how):
         return cli(
             "model=hf",
             f"model.path={file}",
@@ -231,17 +233,17 @@ def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, fi
         )
 
     assert (
-        "Accuracy: passkey chat" in asked("evaluate.chat=true").stdout
-        and "nothing to do" in asked("evaluate.chat=true").stdout
+        "Accuracy: passkey chat" in evaluate("evaluate.chat=true").stdout
+        and "nothing to do" in evaluate("evaluate.chat=true").stdout
     )
-    assert "chat" not in asked().stdout.partition("Accuracy")[2]
-    found = sorted(tmp_path.rglob("evals/accuracy/*.json"))
+    assert "chat" not in evaluate().stdout.partition("Accuracy")[2]
+    files = sorted(tmp_path.rglob("evals/accuracy/*.json"))
     assert (
-        sorted({row["task"] for path in found for row in read_eval(path)})
+        sorted({row["task"] for path in files for row in read_eval(path)})
         == ["passkey", "passkey chat"]
-        and len(found) == 2
+        and len(files) == 2
     )
-    chats = [json.loads(path.read_text())["config"]["evaluate"]["chat"] for path in found]
+    chats = [json.loads(path.read_text())["config"]["evaluate"]["chat"] for path in files]
     assert False in chats and {"template": CHATML, **OWN} in chats
 
 
@@ -276,10 +278,10 @@ def test_a_prompt_has_one_bos_whoever_writes_it(name, file):
     )
 
     def begin(bos):
-        made = TextQuestions(
+        chat_questions = TextQuestions(
             plain.task, "passkey", "test", plain.file, plain.tokenizer, bos, template
         )
-        return made.draw(3000, 1, [0]).inputs_NT[0, :4].tolist()
+        return chat_questions.draw(3000, 1, [0]).inputs_NT[0, :4].tolist()
 
     assert begin(None)[0] == 0 and begin(0) == begin(None)  # these templates write it themselves
     assert begin(5) == [5, *begin(None)[:3]]  # which none of them does

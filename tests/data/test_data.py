@@ -73,12 +73,12 @@ def documents(corpus, split):
 )
 def test_every_byte_is_kept_and_counted(local, tmp_path, tokenizer):
     corpus = prepare({**local, **tokenizer}, tmp_path / "cache")
-    found = {
+    contents = {
         f"{name}": value
         for split in ("train", "validation", "test")
         for name, value in documents(corpus, split).items()
     }
-    assert found == {name: (text, len(text.encode())) for name, text in TEXTS.items()}
+    assert contents == {name: (text, len(text.encode())) for name, text in TEXTS.items()}
     assert corpus.vocab_size == (256 if corpus.tokenizer == "bytes" else 290)
 
 
@@ -289,23 +289,25 @@ def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp
 )
 def test_one_split_alone_is_the_same_as_in_the_whole(local, tmp_path, tokenizer):
     cfg = {**local, **tokenizer}
-    part, whole = prepare(cfg, tmp_path / "cache", ["test"]), prepare(cfg, tmp_path / "cache")
-    assert part.train is part.validation is None and whole.folder.name + "_test" == part.folder.name
+    part, corpus = prepare(cfg, tmp_path / "cache", ["test"]), prepare(cfg, tmp_path / "cache")
+    assert (
+        part.train is part.validation is None and corpus.folder.name + "_test" == part.folder.name
+    )
     assert {file.name.split(".")[0] for file in part.folder.iterdir()} <= {
         "test",
         "manifest",
         "tokenizer",
     }
-    assert documents(part, "test") == documents(whole, "test") and np.array_equal(
-        part.test.tokens, whole.test.tokens
+    assert documents(part, "test") == documents(corpus, "test") and np.array_equal(
+        part.test.tokens, corpus.test.tokens
     )
     assert (part.vocab_size, part.fingerprint, part.tokenizer) == (
-        whole.vocab_size,
-        whole.fingerprint,
-        whole.tokenizer,
+        corpus.vocab_size,
+        corpus.fingerprint,
+        corpus.tokenizer,
     )
     again = prepare(cfg, tmp_path / "cache", ["validation"])
-    assert again.folder == whole.folder and again.train is None  # what is there already is used
+    assert again.folder == corpus.folder and again.train is None  # what is there already is used
 
 
 def test_all_splits_together_hold_the_documents_of_each_once(local, tmp_path):
@@ -314,13 +316,13 @@ def test_all_splits_together_hold_the_documents_of_each_once(local, tmp_path):
         tmp_path / "texts",
         {"train/e.txt": TEXTS["test/d.txt"], "validation/f.txt": TEXTS["train/a.txt"]},
     )
-    whole, every = prepare(local, tmp_path / "cache"), prepare(local, tmp_path / "cache", ["all"])
+    corpus, every = prepare(local, tmp_path / "cache"), prepare(local, tmp_path / "cache", ["all"])
     assert (
-        every.train is every.validation is every.test is whole.all is None
-        and every.folder.name == whole.folder.name + "_all"
+        every.train is every.validation is every.test is corpus.all is None
+        and every.folder.name == corpus.folder.name + "_all"
     )
-    assert every.fingerprint == whole.fingerprint
-    parts = [documents(whole, split) for split in ("train", "validation", "test")]
+    assert every.fingerprint == corpus.fingerprint
+    parts = [documents(corpus, split) for split in ("train", "validation", "test")]
     assert list(documents(every, "all").items()) == [
         item for part in parts for item in part.items()
     ]

@@ -86,15 +86,15 @@ TYPED = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "said"), TYPED, ids=[typed[:90] for typed, _ in TYPED])
-def test_what_is_typed_is_refused(typed, said, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("typed", "message"), TYPED, ids=[typed[:90] for typed, _ in TYPED])
+def test_what_is_typed_is_refused(typed, message, tmp_path, monkeypatch):
     monkeypatch.chdir(write(tmp_path / "texts", SPLITS | EXTRA))
     choice, *words = (word.removeprefix("data.") for word in shlex.split(typed))
     usual = data_config(choice.removeprefix("data="))
     if "path" in usual:
         usual["path"] = "."
     config = OmegaConf.to_container(OmegaConf.merge(usual, OmegaConf.from_dotlist(words)))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         prepare(config, tmp_path / "cache")
 
 
@@ -122,13 +122,13 @@ OTHER_TEXTS = [
 
 
 @pytest.mark.parametrize(
-    ("choice", "text", "said"), OTHER_TEXTS, ids=[str(text) for _, text, _ in OTHER_TEXTS]
+    ("choice", "text", "message"), OTHER_TEXTS, ids=[str(text) for _, text, _ in OTHER_TEXTS]
 )
-def test_what_is_no_other_text_is_refused(choice, text, said, tmp_path, monkeypatch):
+def test_what_is_no_other_text_is_refused(choice, text, message, tmp_path, monkeypatch):
     write(tmp_path / "mine", SPLITS)
     monkeypatch.chdir(tmp_path)
     trained = data_config(choice, *(["path=mine"] if choice == "local" else []))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         resolved_text(text, trained, tmp_path / "cache")
 
 
@@ -137,7 +137,7 @@ NO_ROOM = "has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or 
 
 
 @pytest.mark.parametrize(
-    ("split", "refused", "said", "accepted"),
+    ("split", "refused", "message", "accepted"),
     [
         (TWO_LENGTHS, (64, 128), "window of 65 tokens, the longest has 60", (59, 128)),
         (TWO_LENGTHS, (50, 32), "train.tokens_per_step=32 .* train.length=50", (50, 50)),
@@ -152,10 +152,10 @@ NO_ROOM = "has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or 
     ],
     ids=lambda value: getattr(value, "name", None) or str(value)[:40],
 )
-def test_batches_that_cannot_be_drawn_are_refused(split, refused, said, accepted):
+def test_batches_that_cannot_be_drawn_are_refused(split, refused, message, accepted):
     """`refused` and `accepted` are (train.length, train.tokens_per_step)."""
     drawn_from = split if split is TWO_LENGTHS else TaskSplit(split, "train")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         length, tokens = refused
         batches(drawn_from, [length], tokens, 0, None).at(0)
     length, tokens = accepted
@@ -224,9 +224,9 @@ FILES = {
     f"local: {name}": (
         "local",
         COMPLETE | {f"train/{file}": content for file, content in files.items()},
-        said,
+        message,
     )
-    for name, (files, said) in BAD_FILES.items()
+    for name, (files, message) in BAD_FILES.items()
 }
 FILES |= {f"local: {name}": ("local", *row) for name, row in BAD_FOLDERS.items()}
 FILES |= {
@@ -239,12 +239,12 @@ FILES |= {
 }
 
 
-@pytest.mark.parametrize(("choice", "files", "said"), FILES.values(), ids=FILES)
-def test_files_that_are_no_text_are_refused(choice, files, said, tmp_path):
+@pytest.mark.parametrize(("choice", "files", "message"), FILES.values(), ids=FILES)
+def test_files_that_are_no_text_are_refused(choice, files, message, tmp_path):
     for name, content in files.items():
         path = tmp_path / "texts" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as refusal:
+    with pytest.raises(ConfigError, match=message) as refusal:
         prepare(data_config(choice, f"path={tmp_path / 'texts'}"), tmp_path / "cache")
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 1000

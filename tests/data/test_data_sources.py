@@ -232,10 +232,10 @@ def test_wikitext_lines_become_articles():
 def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
     import datasets
 
-    asked = []
+    requests = []
 
     def load(repo, config, revision, split, streaming):
-        asked.append((repo, config, revision, split, streaming))
+        requests.append((repo, config, revision, split, streaming))
         return datasets.Dataset.from_dict(
             {"text": [f"page {n}" for n in range(6)], "id": list(range(6))}
         ).to_iterable_dataset()
@@ -252,7 +252,7 @@ def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
         split: [int(page.split()[1]) for page in part.values()] for split, part in splits.items()
     }
     assert pages == {"test": [0, 1], "validation": [2], "train": [3, 4, 5]}
-    assert set(asked) == {
+    assert set(requests) == {
         ("HuggingFaceFW/fineweb-edu", "sample-10BT", config["source"]["revision"], "train", True)
     }
 
@@ -273,9 +273,9 @@ def test_hub_configurations_pin_a_commit(choice):
 
 
 @pytest.mark.parametrize("offline", [False, True])
-@pytest.mark.parametrize("asked", ["tokenizer", "rows", "rows as a stream"])
+@pytest.mark.parametrize("resource", ["tokenizer", "rows", "rows as a stream"])
 def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
-    tmp_path, monkeypatch, capfd, caplog, asked, offline
+    tmp_path, monkeypatch, capfd, caplog, resource, offline
 ):
     import socket
 
@@ -305,7 +305,7 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     monkeypatch.setattr(_http.time, "sleep", tried_again)
-    if asked == "tokenizer":
+    if resource == "tokenizer":
         config = data_config(
             "local",
             f"path={write(tmp_path, {'a.txt': 'a'})}",
@@ -313,7 +313,7 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
         )
     else:
         config = data_config(
-            "fineweb_edu" if asked.endswith("stream") else "wikitext103",
+            "fineweb_edu" if resource.endswith("stream") else "wikitext103",
             "source.repo=nobody/nothing-of-this-name",
         )
     why = "HF_HUB_OFFLINE is set" if offline else "its name has no address: no network"
@@ -325,5 +325,5 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
         ),
     ):
         prepare(config, tmp_path / "cache")
-    said = capfd.readouterr().err + caplog.text
-    assert "Retrying" not in said and "thrown while" not in said
+    output = capfd.readouterr().err + caplog.text
+    assert "Retrying" not in output and "thrown while" not in output

@@ -63,12 +63,12 @@ def written(spm: sentencepiece.SentencePieceProcessor, **changed) -> dict:
         )
         for i in range(SIZE)
     ]
-    said = {"model": "llama", "pre": "default", "merges": None, "token_type": types}
-    said |= {
+    metadata = {"model": "llama", "pre": "default", "merges": None, "token_type": types}
+    metadata |= {
         "tokens": [spm.id_to_piece(i) for i in range(SIZE)],
         "scores": [float(spm.get_score(i)) for i in range(SIZE)],
     }
-    return {f"tokenizer.ggml.{key}": value for key, value in {**said, **changed}.items()}
+    return {f"tokenizer.ggml.{key}": value for key, value in {**metadata, **changed}.items()}
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,9 @@ def test_a_file_may_say_that_no_space_stands_before_a_text(folder, spm):
 
 
 def swapped(spm: sentencepiece.SentencePieceProcessor, key: str, at: int, value: object) -> list:
-    found = list(written(spm)[f"tokenizer.ggml.{key}"])
-    found[at] = value
-    return found
+    values = list(written(spm)[f"tokenizer.ggml.{key}"])
+    values[at] = value
+    return values
 
 
 def test_a_vocabulary_that_contradicts_itself_is_refused(folder, spm):
@@ -140,8 +140,8 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder, spm):
         ),
         ({"add_space_prefix": 1}, "an add_space_prefix"),
     ]
-    for changed, said in cases:
-        with pytest.raises(ConfigError, match=said) as error:
+    for changed, message in cases:
+        with pytest.raises(ConfigError, match=message) as error:
             tokenizer_json(write_gguf(folder, metadata=written(spm, **changed)))
         assert "\n" not in str(error.value)
 

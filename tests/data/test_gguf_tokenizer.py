@@ -44,8 +44,8 @@ TEXTS = [
 
 
 def vocabulary(pre: str = "smollm", **changed) -> dict:
-    said = {"pre": pre, "tokens": VOCABULARY, "merges": MERGED, "token_type": TYPES, **changed}
-    return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    metadata = {"pre": pre, "tokens": VOCABULARY, "merges": MERGED, "token_type": TYPES, **changed}
+    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_a_corpus_reads_it_by_the_name_of_the_file(folder):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"model": "llama"}, "a tokenizer of kind llama, smollm"),
         ({"pre": "chatglm-bpe"}, "give data.tokenizer=FOLDER"),
@@ -147,8 +147,8 @@ def test_a_corpus_reads_it_by_the_name_of_the_file(folder):
     ],
 )
 def test_a_vocabulary_that_contradicts_itself_or_is_of_another_kind_is_refused(
-    folder, changed, said
+    folder, changed, message
 ):
     file = write_gguf(folder, metadata=vocabulary(**changed))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         tokenizer_json(file)

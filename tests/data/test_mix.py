@@ -44,24 +44,24 @@ def data(**changed) -> dict:
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 1 / 3, 0.5, 0.9])
 def test_the_task_has_its_share_of_the_steps_evenly(share):
-    made = mixed(share)
-    asked = [made.is_task_step(step) for step in range(1000)]
-    assert abs(sum(asked) - 1000 * share) < 1 + 1e-6
+    mix = mixed(share)
+    task_steps = [mix.is_task_step(step) for step in range(1000)]
+    assert abs(sum(task_steps) - 1000 * share) < 1 + 1e-6
     for first in range(0, 900, 100):
-        assert abs(sum(asked[first : first + 100]) - 100 * share) <= 1
+        assert abs(sum(task_steps[first : first + 100]) - 100 * share) <= 1
 
 
 def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
-    made, seen = mixed(), {True: 0, False: 0}
+    mix, seen = mixed(), {True: 0, False: 0}
     forward = [mixed().at(step) for step in range(20)]
     for step in range(20):
-        is_task_step = made.is_task_step(step)
-        inputs_BT, targets_BT = (made.task if is_task_step else made.text).at(seen[is_task_step])
+        is_task_step = mix.is_task_step(step)
+        inputs_BT, targets_BT = (mix.task if is_task_step else mix.text).at(seen[is_task_step])
         seen[is_task_step] += 1
         assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
-        assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
+        assert mix.n_targets(step) == int((targets_BT != IGNORED).sum())
         parts = [
-            made.at(step, lambda n, i=i: slice(i * n // 3, (i + 1) * n // 3)) for i in range(3)
+            mix.at(step, lambda n, i=i: slice(i * n // 3, (i + 1) * n // 3)) for i in range(3)
         ]  # of three processes
         assert torch.cat([inputs for inputs, _ in parts]).equal(inputs_BT) and torch.cat(
             [targets for _, targets in parts]
@@ -71,11 +71,11 @@ def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
             if is_task_step
             else inputs_BT.max() < VOCAB
         )
-        known = targets_BT[targets_BT != IGNORED]
-        assert known.min() >= VOCAB if is_task_step else known.max() < VOCAB
+        answers = targets_BT[targets_BT != IGNORED]
+        assert answers.min() >= VOCAB if is_task_step else answers.max() < VOCAB
     assert (
-        made.at(19)[0].equal(forward[19][0])
-        and made.at(2)[0].equal(forward[2][0])
+        mix.at(19)[0].equal(forward[19][0])
+        and mix.at(2)[0].equal(forward[2][0])
         and seen == {True: 6, False: 14}
     )
 
@@ -98,18 +98,21 @@ def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_l
     train(tmp_path / "each", config(log_every=1), corpus=mixed_corpus())
     lines = log_of(tmp_path / "each")
     kinds = [{"loss", "task_loss"} & set(line) for line in lines]
-    made = Trainer(
+    mix = Trainer(
         tiny(), mixed_corpus(), config(), 0, torch.device("cpu"), lambda n, step: n
     ).batches
-    assert kinds == [{"task_loss"} if made.is_task_step(step) else {"loss"} for step in range(12)]
+    assert kinds == [{"task_loss"} if mix.is_task_step(step) else {"loss"} for step in range(12)]
     pairs = [
-        (line, [one for one in lines if line["step"] - 2 < one["step"] <= line["step"]])
+        (
+            line,
+            [entry for entry in lines if line["step"] - 2 < entry["step"] <= line["step"]],
+        )
         for line in log_of(tmp_path / "whole")
     ]
     for line, two in pairs:
         for kind in ("loss", "task_loss"):
-            own = [one[kind] for one in two if kind in one]
-            assert line.get(kind) == (pytest.approx(sum(own) / len(own)) if own else None)
+            losses = [entry[kind] for entry in two if kind in entry]
+            assert line.get(kind) == (pytest.approx(sum(losses) / len(losses)) if losses else None)
 
 
 def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
@@ -118,8 +121,8 @@ def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
         prepare(data(mix=resolved_data(data(mix={**MQAR, **changed}))["mix"]), tmp_path)
         for changed in ({}, {"share": 0.5}, {"pairs": [4]})
     ]
-    assert len({one.fingerprint for one in (plain, *corpora)}) == 4 and {
-        one.folder for one in corpora
+    assert len({corpus.fingerprint for corpus in (plain, *corpora)}) == 4 and {
+        corpus.folder for corpus in corpora
     } == {plain.folder}
     assert corpora[0].fingerprint == fingerprint(
         data(mix=MQAR)
@@ -131,20 +134,20 @@ def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
         321,
         256,
     )
-    assert [one.mix.split("train").offset for one in (corpora[0], with_bos)] == [256, 257]
+    assert [corpus.mix.split("train").offset for corpus in (corpora[0], with_bos)] == [256, 257]
     assert (plain.mix, corpora[0].name) == (None, "local+mqar")
 
 
 def test_a_task_given_whole_is_taken_as_it_is():
     source = {"_target_": "posbench.data.copy.Copy"}
-    whole = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": source}
-    assert resolved_data(data(mix=whole))["mix"] == whole
+    mix = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": source}
+    assert resolved_data(data(mix=mix))["mix"] == mix
 
 
 def in_words(tmp_path, length: int, **mix) -> TaskBatches:
     """Batches of a question in words in the tokens of a prepared text."""
-    asked = {"task": "niah_multiquery", "share": 0.5, **mix}
-    corpus = prepare(data(mix=resolved_data(data(mix=asked))["mix"]), tmp_path)
+    settings = {"task": "niah_multiquery", "share": 0.5, **mix}
+    corpus = prepare(data(mix=resolved_data(data(mix=settings))["mix"]), tmp_path)
     return batches(corpus.mix.split("train"), [length], 2 * length, 5, None)
 
 
@@ -152,21 +155,21 @@ def in_words(tmp_path, length: int, **mix) -> TaskBatches:
 def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_targets(
     task, length, tmp_path
 ):
-    made, again = (in_words(tmp_path, length, task=task) for _ in range(2))
+    task_batches, again = (in_words(tmp_path, length, task=task) for _ in range(2))
     again.at(3)
     seen = set()
     for step in (1, 0, 2):
-        inputs_BT, targets_BT = made.at(step)
+        inputs_BT, targets_BT = task_batches.at(step)
         assert all(
-            map(torch.equal, made.at(step), again.at(step))
+            map(torch.equal, task_batches.at(step), again.at(step))
         ) and inputs_BT.shape == targets_BT.shape == (2, length)
-        assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
+        assert task_batches.n_targets(step) == int((targets_BT != IGNORED).sum())
         seen |= {bytes(row.tolist()) for row in inputs_BT}
         for inputs, targets in zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True):
             body = bytes(inputs).decode().rpartition("\nWhat")[0]
-            said = bytes(target for target in targets if target != IGNORED).decode()
-            assert len(said.split()) == (4 if task == "niah_multiquery" else 1) and all(
-                value in body for value in said.split()
+            answer = bytes(target for target in targets if target != IGNORED).decode()
+            assert len(answer.split()) == (4 if task == "niah_multiquery" else 1) and all(
+                value in body for value in answer.split()
             )
     assert len(seen) == 6
 
@@ -188,9 +191,9 @@ def test_a_question_that_never_fits_is_refused_and_one_that_may_is_drawn_again(t
         ),
     ):
         in_words(tmp_path, 300_000)
-    random, asked = np.random.default_rng(0), in_words(tmp_path, 900).split
+    random, questions = np.random.default_rng(0), in_words(tmp_path, 900).split
     # keys of several lengths
-    needed = [asked._draw_tokenized_question(random, 900, None).needed for _ in range(50)]
+    needed = [questions._draw_tokenized_question(random, 900, None).needed for _ in range(50)]
     tight = in_words(tmp_path, sorted(needed)[25] + 60).split
     assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (
         30,
@@ -227,11 +230,11 @@ def test_one_command_trains_on_words_and_asks_them(cli, tmp_path):  # noqa: F811
         "evaluate.floor=false",
         "train.log_every=2",
     ]
-    said = cli(*words, "evaluate.rivals=2").stdout
+    output = cli(*words, "evaluate.rivals=2").stdout
     assert (
-        "Loss (nats/token)" in said
-        and "Accuracy: niah_multikey_1" in said
-        and "data text+niah_multikey_1" in said
+        "Loss (nats/token)" in output
+        and "Accuracy: niah_multikey_1" in output
+        and "data text+niah_multikey_1" in output
     )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
@@ -256,28 +259,28 @@ def test_one_command_trains_on_words_and_asks_them(cli, tmp_path):  # noqa: F811
 
 
 def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: F811
-    asked = "data.mix={task: mqar, share: 0.5, vocab_size: 64, pairs: [2]}"
-    said = cli(asked, "evaluate.floor=false", "train.log_every=2").stdout
+    mix_word = "data.mix={task: mqar, share: 0.5, vocab_size: 64, pairs: [2]}"
+    output = cli(mix_word, "evaluate.floor=false", "train.log_every=2").stdout
     assert (
-        "Loss (nats/token)" in said
-        and "Accuracy: mqar 2 pairs" in said
-        and "data text+mqar" in said
+        "Loss (nats/token)" in output
+        and "Accuracy: mqar 2 pairs" in output
+        and "data text+mqar" in output
     )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
     assert [sorted(set(line) & {"loss", "task_loss"}) for line in lines] == [
         ["loss", "task_loss"]
     ] * 2
-    found = {path.parent.name: read_eval(path) for path in run.glob("evals/*/*.json")}
-    assert {row["task"] for row in found["accuracy"]} == {"mqar 2 pairs", "mqar 2 pairs choice"}
-    assert {row["data"] for rows in found.values() for row in rows} == {"text+mqar"} and len(
-        found
+    tables = {path.parent.name: read_eval(path) for path in run.glob("evals/*/*.json")}
+    assert {row["task"] for row in tables["accuracy"]} == {"mqar 2 pairs", "mqar 2 pairs choice"}
+    assert {row["data"] for rows in tables.values() for row in rows} == {"text+mqar"} and len(
+        tables
     ) == 2
     again = cli(
         f"run={run}", "evaluate.protocol=accuracy", "evaluate.lengths=[16,32,64]", common=False
     ).stdout
     assert "64" in again and not re.search("refused|failed", again)
-    assert "leave data.mix out" in cli(asked, "data=copy", common=False, code=2).stderr
+    assert "leave data.mix out" in cli(mix_word, "data=copy", common=False, code=2).stderr
 
 
 def test_every_token_of_a_task_moves_by_the_offset():

@@ -49,16 +49,18 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     )
     trained = prepare(cfg.data, cfg.cache_dir)
     text = resolved(cfg)
-    found = read_text_of(trained, cfg, text, "all")
-    assert (found.name, found.train, found.test) == ("other", None, None)
+    corpus = read_text_of(trained, cfg, text, "all")
+    assert (corpus.name, corpus.train, corpus.test) == ("other", None, None)
     for name in ("vocab_size", "bos", "folder", "tokenizer"):
-        assert getattr(found, name) == getattr(trained, name), name
-    assert sorted(found.all.names) == ["one/a.txt", "two/c.txt"]  # b.txt is a text of the training
-    own = load_tokenizer(trained.tokenizer, trained.folder)
-    starts = found.all.starts
-    for number, name in enumerate(found.all.names):
+        assert getattr(corpus, name) == getattr(trained, name), name
+    assert sorted(corpus.all.names) == ["one/a.txt", "two/c.txt"]  # b.txt is a text of the training
+    trained_tokenizer = load_tokenizer(trained.tokenizer, trained.folder)
+    starts = corpus.all.starts
+    for number, name in enumerate(corpus.all.names):
         assert (
-            own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist())
+            trained_tokenizer.decode(
+                np.asarray(corpus.all.tokens[starts[number] : starts[number + 1]]).tolist()
+            )
             == OTHER[name]
         )
     assert resolved_text(text, cfg.data, cfg.cache_dir) == text
@@ -77,9 +79,12 @@ def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place(
     def named(**text):
         return eval_id("fixed_targets", {}, {}, {"windows": 4, "text": text or None}, "run")
 
-    one = named(name="local", path="/a", source={}, content="ab" * 32)
-    assert one == named(name="mine", path="/b", source={"column": "x"}, content="ab" * 32)
-    assert len({one, named(name="local", path="/a", source={}, content="cd" * 32), named()}) == 3
+    by_content = named(name="local", path="/a", source={}, content="ab" * 32)
+    assert by_content == named(name="mine", path="/b", source={"column": "x"}, content="ab" * 32)
+    assert (
+        len({by_content, named(name="local", path="/a", source={}, content="cd" * 32), named()})
+        == 3
+    )
 
 
 def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_path, capfd):
@@ -119,12 +124,12 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
         f"name: owls\npath: {other}\nsource: {{_target_: posbench.data.local.LocalFiles,"
         f" {shares}}}\n"
     )
-    own = ["evaluate.text=owls", *text[1:]]
+    text_words = ["evaluate.text=owls", *text[1:]]
     assert (
         "1 evaluation there already"
-        in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
+        in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *text_words).stdout
     )
-    done = call(capfd, tmp_path, "run", *common, *own)
+    done = call(capfd, tmp_path, "run", *common, *text_words)
     assert done.returncode and "evaluate.text=owls is not a text" in done.stderr
     done = call(
         capfd,
@@ -136,11 +141,11 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
         "evaluate.tasks=[passkey]",
     )
     assert done.returncode and "evaluate.unit=project sets the unit of windows" in done.stderr
-    for script, said in (
+    for script, reason in (
         ("advise", "what scripts/advise.py chooses"),
         ("search_factors", "of no effect, since scripts/search_factors.py"),
     ):
         done = call(
             capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache"
         )
-        assert done.returncode and f"evaluate.text=pysource is {said}" in done.stderr
+        assert done.returncode and f"evaluate.text=pysource is {reason}" in done.stderr

@@ -46,33 +46,33 @@ def test_every_task_draws_what_its_vocabulary_holds_and_the_same_for_the_same_se
         and corpus.fingerprint == fingerprint(data(name))
     )
     for part in ({}, *(part.arguments for part in corpus.test.parts(64))):
-        one, again, other = (
+        drawn, again, other = (
             split.draw(64, 9, [3], **part) for split in (corpus.test, corpus.test, corpus.train)
         )
         assert all(
-            np.array_equal(getattr(one, key), getattr(again, key))
+            np.array_equal(getattr(drawn, key), getattr(again, key))
             for key in ("inputs_NT", "targets_NT", "answer_NT")
         )
-        assert not np.array_equal(one.inputs_NT, other.inputs_NT)  # another split, other examples
-        known = one.targets_NT != IGNORED
-        assert one.inputs_NT.shape == one.targets_NT.shape == (9, 64) and known.any(1).all()
-        assert np.array_equal(known, one.answer_NT >= 0)
-        for ids in (one.inputs_NT, one.targets_NT[known]):
+        assert not np.array_equal(drawn.inputs_NT, other.inputs_NT)  # another split, other examples
+        is_answer = drawn.targets_NT != IGNORED
+        assert drawn.inputs_NT.shape == drawn.targets_NT.shape == (9, 64) and is_answer.any(1).all()
+        assert np.array_equal(is_answer, drawn.answer_NT >= 0)
+        for ids in (drawn.inputs_NT, drawn.targets_NT[is_answer]):
             assert ids.min() >= 0 and ids.max() < corpus.vocab_size
         if part:  # of an evaluation: equally many answers everywhere
-            assert {tuple(np.unique(row[row >= 0])) for row in one.answer_NT} == {
-                tuple(range(one.answer_NT.max() + 1))
+            assert {tuple(np.unique(row[row >= 0])) for row in drawn.answer_NT} == {
+                tuple(range(drawn.answer_NT.max() + 1))
             }
 
 
 def test_other_arguments_are_another_data_set():
-    one = data("mqar")
+    original = data("mqar")
     changed = [
-        {**one, "vocab_size": 64},
-        {**one, "source": {**one["source"], "pairs": [4]}},
+        {**original, "vocab_size": 64},
+        {**original, "source": {**original["source"], "pairs": [4]}},
         data("copy"),
     ]
-    assert len({fingerprint(each) for each in (one, *changed)}) == 4
+    assert len({fingerprint(each) for each in (original, *changed)}) == 4
 
 
 def test_examples_are_the_same_in_another_process():
@@ -200,7 +200,7 @@ def test_uniform_mqar_asks_at_all_distances_alike_behind_filler(length):
     task = MqarUniform(64, [2, 8], lead=3, window=64)
     for n in (2, 8):
         examples, places = draw(task, length, 4000, pairs=n), (length - 3 - 2 * n) // 2
-        taken = np.zeros(places)
+        counts = np.zeros(places)
         for inputs, targets, answers in zip(
             examples.inputs_NT.tolist(), examples.targets_NT, examples.answer_NT, strict=True
         ):
@@ -211,9 +211,9 @@ def test_uniform_mqar_asks_at_all_distances_alike_behind_filler(length):
                 assert (
                     inputs.count(inputs[at]) == 2
                 )  # in its pair and where it is asked for, never in the filler
-                taken[(at - 3 - 2 * n) // 2] += 1
+                counts[(at - 3 - 2 * n) // 2] += 1
         np.testing.assert_allclose(
-            taken / taken.sum(), 1 / places, atol=6 * (1 / places / (n * 4000)) ** 0.5
+            counts / counts.sum(), 1 / places, atol=6 * (1 / places / (n * 4000)) ** 0.5
         )
 
 
@@ -315,10 +315,10 @@ def test_numbers_may_have_more_digits_than_python_reads():
     ids=lambda task: task.name,
 )
 def test_batches_are_a_function_of_seed_and_step(task):
-    def made(seed=0, split="train"):
+    def batches_of(seed=0, split="train"):
         return batches(TaskSplit(task, split), [16, 32], 128, seed, None)
 
-    here, forward = made(), [made().at(step) for step in range(12)]
+    here, forward = batches_of(), [batches_of().at(step) for step in range(12)]
     for step in (11, 0, 5, 5):
         inputs_BT, targets_BT = here.at(step)
         assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
@@ -331,6 +331,6 @@ def test_batches_are_a_function_of_seed_and_step(task):
         assert [row for part in parts for row in part.tolist()] == targets_BT.tolist()
     assert {batch[0].shape[1] for batch in forward} == {16, 32}
     assert not any(
-        made(seed, split).at(1)[0].equal(forward[1][0])
+        batches_of(seed, split).at(1)[0].equal(forward[1][0])
         for seed, split in ((1, "train"), (0, "validation"))
     )

@@ -28,7 +28,7 @@ def emulated(model, ids, group, sign):
     from transformers import DynamicCache
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    cache, place_K, past, grouped, found = (
+    cache, place_K, past, grouped, losses = (
         DynamicCache(),
         torch.zeros(0, dtype=torch.long),
         0,
@@ -58,20 +58,20 @@ def emulated(model, ids, group, sign):
         own_T = torch.arange(past, past + STEP)
         place_K = torch.cat([place_K, own_T])
         mask = torch.zeros(1, 1, STEP, len(place_K)).masked_fill(place_K > own_T[:, None], -1e9)
-        given = {
+        arguments = {
             "position_ids": own_T[None],
             "past_key_values": cache,
             "attention_mask": mask,
             "use_cache": True,
         }
-        logits = model(input_ids=ids[None, start : start + STEP], **given).logits[0]
-        found.append(
+        logits = model(input_ids=ids[None, start : start + STEP], **arguments).logits[0]
+        losses.append(
             torch.nn.functional.cross_entropy(
                 logits.float(), ids[start + 1 : start + STEP + 1], reduction="none"
             )
         )
         past += STEP
-    return torch.cat(found).numpy()
+    return torch.cat(losses).numpy()
 
 
 @pytest.mark.slow

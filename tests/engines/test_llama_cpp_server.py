@@ -41,14 +41,14 @@ def as_gguf(folder, bos: bool):
     """The checkpoint's file for llama.cpp, with its tokenizer and its YaRN."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
     tokens = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
-    said = {
+    described = {
         "tokens": tokens,
         "merges": [" ".join(pair) for pair in tokenizer["merges"]],
         "token_type": [3, 3] + [1] * (len(tokens) - 2),
     }
-    said |= {"bos_token_id": 0, "eos_token_id": 1, "add_bos_token": bos, "pre": "gpt-2"}
+    described |= {"bos_token_id": 0, "eos_token_id": 1, "add_bos_token": bos, "pre": "gpt-2"}
     scaling = {"type": "yarn", "factor": float(FACTOR), "original_context_length": TRAINED}
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in described.items()}
     return write_gguf(
         folder,
         metadata={
@@ -106,7 +106,7 @@ def test_the_small_server_answers_as_it_does(both):
     folder, url = both
     with serving(folder, "llama_cpp", limit=600) as small:
         for prompt in (TEXT[:300], BOS + TEXT[:300]):
-            asked = {
+            question = {
                 "model": NAME,
                 "prompt": prompt,
                 "max_tokens": 1,
@@ -114,7 +114,9 @@ def test_the_small_server_answers_as_it_does(both):
                 "logprobs": 2,
                 "temperature": 0,
             }
-            theirs, ours = (answer(one, "/v1/completions", **asked) for one in (url, small.url))
+            theirs, ours = (
+                answer(server_url, "/v1/completions", **question) for server_url in (url, small.url)
+            )
             assert theirs["usage"] == ours["usage"] and theirs.keys() == ours.keys()
             (theirs,), (ours,) = theirs["choices"], ours["choices"]
             assert theirs.keys() == ours.keys() and theirs["text"] == ours["text"]
@@ -133,9 +135,10 @@ def test_the_small_server_answers_as_it_does(both):
             np.testing.assert_allclose(
                 theirs["token_logprobs"][1:], ours["token_logprobs"][1:], atol=0.02
             )
-            assert all(len(one) <= 3 for one in theirs["top_logprobs"][1:])
+            assert all(len(top_tokens) <= 3 for top_tokens in theirs["top_logprobs"][1:])
         theirs, ours = (
-            answer(one, "/extras/tokenize", input=TEXT[:300])["tokens"] for one in (url, small.url)
+            answer(server_url, "/extras/tokenize", input=TEXT[:300])["tokens"]
+            for server_url in (url, small.url)
         )
         assert theirs == ours
 

@@ -66,8 +66,8 @@ def run(cli):  # noqa: F811
     ]
 
     def typed(*words: str) -> list[str]:
-        given = {word.split("=")[0] for word in words}
-        return [*[word for word in WORDS if word.split("=")[0] not in given], *words, *places]
+        typed_keys = {word.split("=")[0] for word in words}
+        return [*[word for word in WORDS if word.split("=")[0] not in typed_keys], *words, *places]
 
     def call(*words: str, code: int = 0):
         return cli(*typed(*words), common=False, code=code)
@@ -86,12 +86,12 @@ def protocols(*names: str) -> str:
 
 def evaluated(root: Path, kind: str) -> dict[str, tuple[list[dict], dict[str, np.ndarray]]]:
     """Rows and arrays of each protocol, of the only run of a kind."""
-    found = {}
+    evaluations = {}
     for path in root.glob(f"runs/{kind}-*/evals/*/*.json"):
-        assert path.parent.name not in found
+        assert path.parent.name not in evaluations
         with np.load(path.with_suffix(".npz")) as arrays:
-            found[path.parent.name] = read_eval(path), dict(arrays)
-    return found
+            evaluations[path.parent.name] = read_eval(path), dict(arrays)
+    return evaluations
 
 
 def assert_same(root: Path, names: tuple[str, ...]) -> None:
@@ -101,22 +101,26 @@ def assert_same(root: Path, names: tuple[str, ...]) -> None:
     theirs, ours = evaluated(root, "server"), evaluated(root, "hf")
     assert theirs.keys() == set(names)
     for name, (rows, arrays) in theirs.items():
-        own_rows, own = ours[name]
-        assert arrays.keys() == own.keys()
+        own_rows, our_arrays = ours[name]
+        assert arrays.keys() == our_arrays.keys()
         for key, values in arrays.items():
-            np.testing.assert_allclose(values, own[key], atol=1e-4, rtol=1e-5)
+            np.testing.assert_allclose(values, our_arrays[key], atol=1e-4, rtol=1e-5)
         for row, same in zip(rows, own_rows, strict=True):
             assert {key: row[key] for key in SHARED} == {key: same[key] for key in SHARED}
             measured = [
-                {key: one[key] for key in ("nll", "ppl", "bpb", "accuracy") if one[key] is not None}
-                for one in (row, same)
+                {
+                    key: scored_row[key]
+                    for key in ("nll", "ppl", "bpb", "accuracy")
+                    if scored_row[key] is not None
+                }
+                for scored_row in (row, same)
             ]
             assert measured[0] == pytest.approx(measured[1], rel=1e-4)
 
 
 def prompts(small_server) -> list[str]:
     """The texts that were asked for, behind two questions that see how the server answers."""
-    return [json.dumps(one.body["prompt"]) for one in small_server.asked[2:]]
+    return [json.dumps(request.body["prompt"]) for request in small_server.asked[2:]]
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "old vllm", "sglang"])
@@ -142,10 +146,13 @@ def test_each_length_is_asked_by_itself_since_an_engine_may_scale_by_it(run, fol
     with serving(folder, "vllm") as server:
         message = run(*to(server, folder, protocols("by_position"), "dry=true")).stdout
         run(*to(server, folder, protocols("by_position")))
-        asked = Counter(
-            len(one.body["prompt"]) - 1 for one in server.asked[2:]
+        requests_by_length = Counter(
+            len(request.body["prompt"]) - 1 for request in server.asked[2:]
         )  # the BOS stands before each text
-    assert asked == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in message, (asked, message)
+    assert requests_by_length == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in message, (
+        requests_by_length,
+        message,
+    )
 
 
 def test_texts_without_a_bos(run, folder):
@@ -197,10 +204,10 @@ STAYS = {
 }
 
 
-def asking(served, folder: Path, **given: object) -> tuple[server.Server, np.ndarray]:
+def asking(served, folder: Path, **settings: object) -> tuple[server.Server, np.ndarray]:
     """An engine that has looked at its server, and a text."""
     data = {"tokenizer": str(folder), "bos": True, "vocab_size": 300}
-    engine = server.Server(served.url, **given)
+    engine = server.Server(served.url, **settings)
     engine.start(
         {
             "data": data,
@@ -268,7 +275,9 @@ def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
         assert KEY in failing(server, folder, run)
         monkeypatch.setenv(KEY, SECRET)
         done = run(*to(server, folder))
-        assert {one.headers["Authorization"] for one in server.asked} == {f"Bearer {SECRET}"}
+        assert {request.headers["Authorization"] for request in server.asked} == {
+            f"Bearer {SECRET}"
+        }
         quoting = json.dumps({"error": {"message": f"{'x' * 60} {SECRET}"}}).encode()
         monkeypatch.setitem(FAULTS, "quoting", lambda handler: handler.say(500, quoting))
         server.behave = lambda number: "quoting"
@@ -278,7 +287,7 @@ def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
         done = [done, run(*to(server, folder, "evaluate.lengths=[128]", "model.retries=0"), code=1)]
     files = [path for path in run.root.rglob("*") if path.is_file()]
     assert len(files) > 10 and not any(SECRET[:8].encode() in path.read_bytes() for path in files)
-    assert not any(SECRET[:8] in one.stdout + one.stderr for one in done)
+    assert not any(SECRET[:8] in result.stdout + result.stderr for result in done)
 
 
 QUOTING = {  # how a server writes the key into an error

@@ -64,27 +64,29 @@ def evaluator(task, extension=None, model=None, **options) -> Accuracy:
 
 
 @pytest.mark.parametrize(
-    "extension", [NoExtension(), Ntk(), Rerope()], ids=lambda one: type(one).__name__
+    "extension", [NoExtension(), Ntk(), Rerope()], ids=lambda method: type(method).__name__
 )
 @pytest.mark.parametrize("task", [Mqar(50, [1, 3]), Copy(50)], ids=lambda task: task.name)
 def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tmp_path):
-    found, by_length = evaluator(task, extension), {}
+    accuracy, by_length = evaluator(task, extension), {}
     for length in (16, 40):
-        rows, by_length[length] = found.run(length)
+        rows, by_length[length] = accuracy.run(length)
         arrays, plan = (
             by_length[length],
             make_plan(
-                found.evaluation.model.encoding, extension, LogN(small_shape()), length=length
+                accuracy.evaluation.model.encoding, extension, LogN(small_shape()), length=length
             ),
         )
         for index, (name, part) in enumerate(
-            (one.task, one.arguments) for one in task.parts(length)
+            (task_part.task, task_part.arguments) for task_part in task.parts(length)
         ):
-            examples = found.evaluation.file.draw(length, found.count, [0, length, index], **part)
+            examples = accuracy.evaluation.file.draw(
+                length, accuracy.count, [0, length, index], **part
+            )
             nll, right, ranks, among = {}, {}, {}, {}
-            for row in range(found.count):
+            for row in range(accuracy.count):
                 with torch.no_grad():
-                    logits = found.evaluation.model(
+                    logits = accuracy.evaluation.model(
                         torch.from_numpy(examples.inputs_NT[row : row + 1]), plan
                     )[0].double()
                 for at in np.flatnonzero(examples.targets_NT[row] != IGNORED):
@@ -128,7 +130,7 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
                 assert (
                     row["accuracy"] == np.mean(list(truths.values()))
                     and row["n_targets"] == len(keys)
-                    and row["n_units"] == found.count
+                    and row["n_units"] == accuracy.count
                 )
                 assert arrays["rank"][:, columns].ravel().tolist() == [
                     ranks.get(key, 0) for key in keys
@@ -136,7 +138,7 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
         assert len(rows) == (
             2 * 2 - 1 if isinstance(task, Mqar) else 1
         )  # of one pair there is no choice
-    save_arrays(tmp_path / "a.npz", found.shared_arrays(), by_length)
+    save_arrays(tmp_path / "a.npz", accuracy.shared_arrays(), by_length)
     loaded = load_arrays(tmp_path / "a.npz")
     assert all(
         np.array_equal(loaded[n][name], by_length[n][name])
@@ -158,7 +160,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     corpus = SimpleNamespace(test=file, bos=None, tokenizer="bytes", folder=None)
     model, length, read = small_model(Rope(small_shape()), vocab_size=256), 801, []
     config = EvaluateConfig(lengths=[length], dtype="fp32", **config)
-    found = Accuracy(
+    accuracy = Accuracy(
         Scorer(
             model,
             corpus,
@@ -169,11 +171,13 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
             progress=lambda n, part=False: read.append(n),
         )
     )
-    rows, arrays = found.run(length)
+    rows, arrays = accuracy.run(length)
     plan = make_plan(model.encoding, Ntk(), LogN(small_shape()), length=length)
     ranks, nlls = [], []
-    for index, part in enumerate(found.questions.parts(length)):
-        examples = found.questions.draw(length, found.count, [0, length, index], **part.arguments)
+    for index, part in enumerate(accuracy.questions.parts(length)):
+        examples = accuracy.questions.draw(
+            length, accuracy.count, [0, length, index], **part.arguments
+        )
         for inputs, targets, number, rival_AKR in zip(
             examples.inputs_NT,
             examples.targets_NT,
@@ -181,13 +185,16 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
             examples.rival_NAKR,
             strict=True,
         ):
-            whole = [*inputs, targets[-1]]
+            full_text = [*inputs, targets[-1]]
             for answer, rival_KR in enumerate(rival_AKR):
-                own = targets[number == answer].tolist()
+                right_value = targets[number == answer].tolist()
                 first, losses = int((number == answer).argmax()) + 1, []
-                for value in [own, *(rival[rival != IGNORED].tolist() for rival in rival_KR)]:
+                for value in [
+                    right_value,
+                    *(rival[rival != IGNORED].tolist() for rival in rival_KR),
+                ]:
                     with torch.no_grad():  # no text behind the value, in the plan of the whole text
-                        text = [*whole[:first], *value, *[0] * (length - first - len(value))][
+                        text = [*full_text[:first], *value, *[0] * (length - first - len(value))][
                             :length
                         ]
                         logits = model(torch.tensor([text]), plan)[0].double().log_softmax(-1)
@@ -207,7 +214,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     )
     assert (
         sum(read)
-        == found.tokens_to_read(length)
+        == accuracy.tokens_to_read(length)
         == 5 * length * (1 + n_rivals * (1 if name == "niah_multikey_1" else 4))
     )
     reading = Accuracy.read_volume(config, 64, length, length)
@@ -216,27 +223,27 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
 
 def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():
     read = []
-    found, other = evaluator(Mqar(50, [1, 3])), evaluator(Mqar(50, [1, 3]), lengths=[12, 24, 40])
-    found.evaluation.progress = lambda n, part=False: read.append(n)
+    accuracy, other = evaluator(Mqar(50, [1, 3])), evaluator(Mqar(50, [1, 3]), lengths=[12, 24, 40])
+    accuracy.evaluation.progress = lambda n, part=False: read.append(n)
     assert (
-        found.run(40)[1]["nll"].tolist() == other.run(40)[1]["nll"].tolist()
-        and sum(read) == found.tokens_to_read(40) == 40 * 12
+        accuracy.run(40)[1]["nll"].tolist() == other.run(40)[1]["nll"].tolist()
+        and sum(read) == accuracy.tokens_to_read(40) == 40 * 12
     )
 
 
 @pytest.mark.parametrize(
-    ("windows", "said"), [(9, "evaluate.windows=9 for 2 parts is 4 of each"), (10, "")]
+    ("windows", "message"), [(9, "evaluate.windows=9 for 2 parts is 4 of each"), (10, "")]
 )
-def test_few_texts_of_a_part_are_told_once(windows, said, capsys):
+def test_few_texts_of_a_part_are_told_once(windows, message, capsys):
     for _ in range(2):
         evaluator(Mqar(50, [1, 3]), windows=windows)
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == bool(said)
+    stderr = capsys.readouterr().err
+    assert message in stderr and stderr.count("\n") == bool(message)
 
 
 def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
-    def lengths(asked: list[int], train_len: int, **settings) -> list[int]:
-        return Accuracy.lengths(EvaluateConfig(lengths=asked, **settings), train_len)
+    def lengths(requested: list[int], train_len: int, **settings) -> list[int]:
+        return Accuracy.lengths(EvaluateConfig(lengths=requested, **settings), train_len)
 
     assert lengths([128, 256], 64) == [64, 128, 256] and lengths([32, 256], 64) == [32, 256]
     words = {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
@@ -273,18 +280,18 @@ def test_right_answers_are_what_transformers_would_write():
         vocab_size=7, intermediate_size=wide, rms_norm_eps=1e-5, **sizes, tie_word_embeddings=False
     )
     oracle = transformers.LlamaForCausalLM(config).eval()
-    own = {
+    weights = {
         f"model.{name}" if not name.startswith("lm_head") else name: value
         for name, value in model.state_dict().items()
     }
     missing = oracle.load_state_dict(
-        {name: value for name, value in own.items() if "encoding" not in name}, strict=False
+        {name: value for name, value in weights.items() if "encoding" not in name}, strict=False
     )
     assert not missing.missing_keys and not missing.unexpected_keys
-    found = evaluator(task, model=model.eval(), windows=60, lengths=[8])
-    found.evaluation.scale = LogN(small_shape(10_000))  # which changes nothing at 8 tokens
-    rows, arrays = found.run(8)
-    examples = found.evaluation.file.draw(8, 60, [0, 8, 0], full=True)
+    accuracy = evaluator(task, model=model.eval(), windows=60, lengths=[8])
+    accuracy.evaluation.scale = LogN(small_shape(10_000))  # which changes nothing at 8 tokens
+    rows, arrays = accuracy.run(8)
+    examples = accuracy.evaluation.file.draw(8, 60, [0, 8, 0], full=True)
     begin = examples.inputs_NT[0].tolist().index(SEP) + 1  # all strings are as long as fits
     assert (examples.inputs_NT[:, begin - 1] == SEP).all()
     prompts = torch.from_numpy(examples.inputs_NT[:, :begin])
@@ -344,7 +351,7 @@ def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ("data=mqar", "data.source.pairs=[2]", *SMALL, "evaluate.protocol=fixed_targets"),
@@ -361,22 +368,22 @@ def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_a_sentence(words, said, cli):  # noqa: F811
+def test_what_does_not_go_together_is_refused_in_a_sentence(words, message, cli):  # noqa: F811
     done = cli(*words, code=2, common=False)
-    assert re.search(said, done.stdout + done.stderr)
+    assert re.search(message, done.stdout + done.stderr)
 
 
-@pytest.mark.parametrize(("filler", "wanted"), [("no_key", (1.0, 1.0)), ("any", (0.956, 0.691))])
-def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, wanted):
+@pytest.mark.parametrize(("filler", "shares"), [("no_key", (1.0, 1.0)), ("any", (0.956, 0.691))])
+def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, shares):
     """Where fillers draw keys too, another token stands behind the latest place of the key in 4.4
     and 30.9 % of questions.
     """
     task = TaskSplit(Mqar(256, [8], filler=filler), "test")
-    for length, share in zip((64, 1024), wanted, strict=True):
+    for length, share in zip((64, 1024), shares, strict=True):
         assert share_right_by_place(
             task.draw(length, 400, [0], **task.parts(length)[0].arguments)
         ) == pytest.approx(share, abs=0.025)
-    found = evaluator(Mqar(50, [1, 3], filler=filler), NoExtension())
-    found.run(40)
-    three = found.length_facts()["guesses"][found.questions.parts(40)[-1].task]
+    accuracy = evaluator(Mqar(50, [1, 3], filler=filler), NoExtension())
+    accuracy.run(40)
+    three = accuracy.length_facts()["guesses"][accuracy.questions.parts(40)[-1].task]
     assert three["by value"] == pytest.approx(1 / 3, abs=1e-4) and 0 < three["by place"] <= 1

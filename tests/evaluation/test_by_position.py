@@ -30,23 +30,23 @@ CHOSEN += [(name, "none", "none") for name in choices("encoding") if name != "ro
 
 @pytest.mark.parametrize(("encoding", "extension", "scale"), CHOSEN)
 def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, extension, scale):
-    found = evaluation(
+    scorer = evaluation(
         make_method(node("extension", extension)),
         make_method(node("scale_attention", scale), small_shape()),
         windows=3,
     )
-    found.model = small_model(make_method(node("encoding", encoding), small_shape()))
+    scorer.model = small_model(make_method(node("encoding", encoding), small_shape()))
     try:
-        verdict_of(found.model.encoding, found.extension, found.scale, LENGTHS, True)
+        verdict_of(scorer.model.encoding, scorer.extension, scorer.scale, LENGTHS, True)
     except ConfigError as refused:
         pytest.skip(str(refused))
-    texts = ByPosition(found).lengths_by_text(LENGTHS)
+    texts = ByPosition(scorer).lengths_by_text(LENGTHS)
     assert sorted(length for inside in texts.values() for length in inside) == LENGTHS
-    shared = ByPosition(found)
+    shared = ByPosition(scorer)
     for text, inside in texts.items():
         assert inside[0] == text == max(inside)
         for length in inside:
-            alone = ByPosition(found).score(length)[0]
+            alone = ByPosition(scorer).score(length)[0]
             assert np.allclose(shared.score(length)[0], alone, atol=2e-5), (text, length)
 
 
@@ -54,11 +54,11 @@ def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, 
     "name", ["pi", "ntk", "yarn", "dynamic_ntk", "string", "longrope", "llama3"]
 )
 def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
-    found = evaluation(make_method(node("extension", name)))
+    scorer = evaluation(make_method(node("extension", name)))
     each = {length: [length] for length in LENGTHS}
-    assert ByPosition(found).lengths_by_text(LENGTHS) == each
-    one = ByPosition(found)
-    long, short = one.score(64)[0], one.score(32)[0]
+    assert ByPosition(scorer).lengths_by_text(LENGTHS) == each
+    by_position = ByPosition(scorer)
+    long, short = by_position.score(64)[0], by_position.score(32)[0]
     assert not np.allclose(long[:, :32], short, atol=1e-3)  # it would have been wrong
 
 
@@ -78,29 +78,30 @@ def test_of_a_method_that_changes_only_beyond_the_training_length_shorter_ones_a
 
 @pytest.mark.parametrize("bos", [None, 49])
 def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_all(bos):
-    found, told = evaluation(Rerope(), bos=bos), []
-    found.scale = make_method(node("scale_attention", "none"), small_shape())
-    found.progress = lambda n, part=False: told.append(n)
-    one = ByPosition(found)
-    texts = one.lengths_by_text(LENGTHS)
+    scorer, reports = evaluation(Rerope(), bos=bos), []
+    scorer.scale = make_method(node("scale_attention", "none"), small_shape())
+    scorer.progress = lambda n, part=False: reports.append(n)
+    by_position = ByPosition(scorer)
+    texts = by_position.lengths_by_text(LENGTHS)
     for length in texts[64]:
-        rows, arrays = one.run(length)
-        first = one.windows.last_N[1] - 64
+        rows, arrays = by_position.run(length)
+        first = by_position.windows.last_N[1] - 64
         for position in (1, 5, length):
             assert arrays["nll"][1, position - 1] == pytest.approx(
-                naive(found, first + position, position), abs=1e-4
+                naive(scorer, first + position, position), abs=1e-4
             )
-        low, n_bytes = first + 1, found.corpus.test.n_bytes
+        low, n_bytes = first + 1, scorer.corpus.test.n_bytes
         assert (
-            rows[0]["n_bytes"] == sum(n_bytes[start + 1] for start in one.start_N)
-            and low - 1 == one.start_N[1]
+            rows[0]["n_bytes"] == sum(n_bytes[start + 1] for start in by_position.start_N)
+            and low - 1 == by_position.start_N[1]
         )
         assert sum(row["n_bytes"] for row in rows) == sum(
-            int(n_bytes[s + 1 : s + 1 + length].sum()) for s in one.start_N
+            int(n_bytes[s + 1 : s + 1 + length].sum()) for s in by_position.start_N
         )
-    assert sum(told) == one.tokens_to_read(64) and set(texts) == {64}
+    assert sum(reports) == by_position.tokens_to_read(64) and set(texts) == {64}
     assert (
-        one.shared_arrays()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]
+        by_position.shared_arrays()["offset"]
+        == by_position.start_N + 1 - scorer.file.starts[by_position.windows.document_N]
     ).all()
 
 

@@ -13,7 +13,7 @@ from conftest import TRAIN_LEN, small_model, small_shape
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
-from posbench.evaluation import scorer
+from posbench.evaluation import scorer as scorer_module
 from posbench.evaluation.protocol import mean_row, unscored_arrays
 from posbench.evaluation.protocols.by_position import bin_edges
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
@@ -62,75 +62,79 @@ def evaluation(extension=None, scale=None, bos=None, **options) -> Scorer:
     )
 
 
-def naive(found: Scorer, target: int, context: int) -> float:
+def naive(scorer: Scorer, target: int, context: int) -> float:
     """nll of the token at index `target` after `context` tokens."""
-    feed = torch.from_numpy(found.corpus.test.tokens[target - context : target].astype(np.int64))[
+    feed = torch.from_numpy(scorer.corpus.test.tokens[target - context : target].astype(np.int64))[
         None
     ].clone()
-    if found.corpus.bos is not None:
-        feed[0, 0] = found.corpus.bos
+    if scorer.corpus.bos is not None:
+        feed[0, 0] = scorer.corpus.bos
     with torch.no_grad():
-        logits = found.model(
-            feed, make_plan(found.model.encoding, found.extension, found.scale, length=context)
+        logits = scorer.model(
+            feed, make_plan(scorer.model.encoding, scorer.extension, scorer.scale, length=context)
         )
     return -torch.log_softmax(logits[0, -1].double(), -1)[
-        int(found.corpus.test.tokens[target])
+        int(scorer.corpus.test.tokens[target])
     ].item()
 
 
-@pytest.mark.parametrize("extension", [NoExtension(), Rerope()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "extension", [NoExtension(), Rerope()], ids=lambda method: type(method).__name__
+)
 def test_progress_is_told_while_a_long_text_is_read(extension):
-    found, told = (
+    scorer, reports = (
         evaluation(extension, lengths=[256], max_length=256, windows=2, batch_tokens=256),
         [],
     )
-    found.progress = lambda n, part=False: told.append((n, part))
-    FixedTargets(found).score(256)
-    ends = [i for i, (_, part) in enumerate(told) if not part]
-    assert len(ends) == 2 and sum(n for n, _ in told) == 512  # a batch for each window
+    scorer.progress = lambda n, part=False: reports.append((n, part))
+    FixedTargets(scorer).score(256)
+    ends = [i for i, (_, part) in enumerate(reports) if not part]
+    assert len(ends) == 2 and sum(n for n, _ in reports) == 512  # a batch for each window
     # A step for each layer; where a kernel works in blocks of 32 queries, for each of these.
     assert (
         ends[0] >= (2 if isinstance(extension, NoExtension) else 8)
-        and max(n for n, _ in told) <= 128
+        and max(n for n, _ in reports) <= 128
     )
 
 
 def test_a_long_text_is_read_two_heads_after_the_other_to_the_same_losses(monkeypatch):
-    found, told = evaluation(lengths=[256], max_length=256, windows=1), []
-    wanted = FixedTargets(found).score(256)[0]
+    scorer, reports = evaluation(lengths=[256], max_length=256, windows=1), []
+    expected_NS = FixedTargets(scorer).score(256)[0]
     for name in ("LONGEST_UNCHUNKED", "PAIRS_PER_CALL"):
         monkeypatch.setattr(kernels, name, 128)
-    found.progress = lambda n, part=False: told.append(n)
+    scorer.progress = lambda n, part=False: reports.append(n)
     # Equal bits on a Xeon with AMX; on an EPYC without it the last digit of a float32 differs.
-    assert np.allclose(FixedTargets(found).score(256)[0], wanted, rtol=1e-6, atol=0)
+    assert np.allclose(FixedTargets(scorer).score(256)[0], expected_NS, rtol=1e-6, atol=0)
     assert (
-        len(told) == 3 + 3 + 1
+        len(reports) == 3 + 3 + 1
     )  # pairs of heads and the rest of a layer, few rows of the last, the end of the batch
 
 
 def test_losses_in_bf16_are_those_of_weights_rounded_in_every_pass(monkeypatch):
-    found = evaluation(lengths=[256], max_length=256, windows=3, dtype="bf16")
-    wanted = evaluation(lengths=[256], max_length=256, windows=3)
-    once, asked = FixedTargets(found).score(256), []
-    monkeypatch.setattr(scorer, "rounded", lambda model: asked.append(model) or model)
-    every = FixedTargets(found).score(256)
-    exact = FixedTargets(wanted).score(256)
-    assert asked == [found.model] and all(
+    scorer = evaluation(lengths=[256], max_length=256, windows=3, dtype="bf16")
+    exact_scorer = evaluation(lengths=[256], max_length=256, windows=3)
+    once, rounded_models = FixedTargets(scorer).score(256), []
+    monkeypatch.setattr(
+        scorer_module, "rounded", lambda model: rounded_models.append(model) or model
+    )
+    every = FixedTargets(scorer).score(256)
+    exact = FixedTargets(exact_scorer).score(256)
+    assert rounded_models == [scorer.model] and all(
         np.array_equal(a, b) for a, b in zip(once, every, strict=True)
     )
     assert not np.array_equal(once[0], exact[0]) and np.abs(once[0] - exact[0]).max() < 0.2
 
 
 def test_logits_of_a_large_vocabulary_are_made_a_few_rows_at_once(monkeypatch):
-    found = evaluation(lengths=[64], windows=9)
-    whole = FixedTargets(found).score(64)
-    monkeypatch.setattr(scorer, "LOSS_LOGITS", 150)
+    scorer = evaluation(lengths=[64], windows=9)
+    at_once = FixedTargets(scorer).score(64)
+    monkeypatch.setattr(scorer_module, "LOSS_LOGITS", 150)
     assert all(
-        np.array_equal(a, b) for a, b in zip(FixedTargets(found).score(64), whole, strict=True)
+        np.array_equal(a, b) for a, b in zip(FixedTargets(scorer).score(64), at_once, strict=True)
     )
-    monkeypatch.setattr(scorer, "HEAD_LOGITS", 1)
-    few = FixedTargets(found).score(64)
-    assert np.allclose(few[0], whole[0], atol=1e-5) and np.array_equal(few[1], whole[1])
+    monkeypatch.setattr(scorer_module, "HEAD_LOGITS", 1)
+    few = FixedTargets(scorer).score(64)
+    assert np.allclose(few[0], at_once[0], atol=1e-5) and np.array_equal(few[1], at_once[1])
 
 
 def test_windows_stay_inside_documents_and_depend_on_max_length_alone():
@@ -180,7 +184,7 @@ def test_an_interval_over_projects_is_that_of_their_sums():
     nll_NS = rng.normal(3, 1, (len(windows.last_N), S))
     row = mean_row(nll_NS, nll_NS > 3, windows.unit_D[windows.document_N], np.ones(1), "project")
     project = np.array([names[document][0] for document in windows.document_N])
-    sums = np.array([(nll_NS[project == one] - nll_NS.mean()).sum() for one in "abc"])
+    sums = np.array([(nll_NS[project == name] - nll_NS.mean()).sum() for name in "abc"])
     assert (row["n_units"], row["sem_unit"], row["nll"]) == (
         3,
         "project",
@@ -193,25 +197,27 @@ def test_an_interval_over_projects_is_that_of_their_sums():
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize("extension", [NoExtension(), Rerope()], ids=["none", "rerope"])
 def test_fixed_targets_feeds_the_tokens_before_the_last_target(extension, length, bos):
-    found = evaluation(extension, bos=bos)
-    (row,), arrays = FixedTargets(found).run(length)
+    scorer = evaluation(extension, bos=bos)
+    (row,), arrays = FixedTargets(scorer).run(length)
     nll_NS = arrays["nll"].reshape(-1, S)
-    for n, last in enumerate(FixedTargets(found).windows.last_N[:3]):
+    for n, last in enumerate(FixedTargets(scorer).windows.last_N[:3]):
         for behind in range(S):
             assert nll_NS[n, S - 1 - behind] == pytest.approx(
-                naive(found, last - behind, length - behind), abs=1e-4
+                naive(scorer, last - behind, length - behind), abs=1e-4
             )
     assert row["nll"] == pytest.approx(arrays["nll"].mean(), rel=1e-5)
-    assert row["n_bytes"] == found.corpus.test.n_bytes[FixedTargets(found).windows.targets_NS].sum()
+    assert (
+        row["n_bytes"] == scorer.corpus.test.n_bytes[FixedTargets(scorer).windows.targets_NS].sum()
+    )
 
 
 def test_recompute_window_feeds_exactly_its_window_to_every_target():
-    found = evaluation(RecomputeWindow())
-    evaluator = FixedTargets(found)
+    scorer = evaluation(RecomputeWindow())
+    evaluator = FixedTargets(scorer)
     nll_NS = evaluator.run(64)[1]["nll"].reshape(-1, S)
     for s in range(S):
         target = evaluator.windows.last_N[1] - S + 1 + s
-        assert nll_NS[1, s] == pytest.approx(naive(found, target, TRAIN_LEN), abs=1e-4)
+        assert nll_NS[1, s] == pytest.approx(naive(scorer, target, TRAIN_LEN), abs=1e-4)
     assert np.array_equal(
         evaluator.run(32)[1]["nll"], nll_NS.ravel()
     )  # every longer length is the same floor
@@ -234,7 +240,7 @@ def test_the_largest_distance_is_the_extensions():
 WINDOW, TARGETS, BLOCK = 32, 7, 3  # of blocks of targets that share one text of recompute_window
 
 
-def made(name: str = "fixed_targets", **options):
+def evaluator_of(name: str = "fixed_targets", **options):
     return protocol(name)(
         evaluation(RecomputeWindow(WINDOW), **{"targets": TARGETS, "stride": 4, **options})
     )
@@ -242,21 +248,21 @@ def made(name: str = "fixed_targets", **options):
 
 @pytest.mark.parametrize("bos", [None, 49])
 def test_a_block_gives_every_target_the_context_that_is_stated(bos):
-    one = made(floor_block=BLOCK, bos=bos)
-    nll_NS = one.score(64)[0]
+    evaluator = evaluator_of(floor_block=BLOCK, bos=bos)
+    nll_NS = evaluator.score(64)[0]
     for s in range(TARGETS):
         end = (
             min(s // BLOCK * BLOCK + BLOCK, TARGETS) - 1
         )  # the block's last target, which has the whole window
-        target = one.windows.targets_NS[1, s]
+        target = evaluator.windows.targets_NS[1, s]
         assert nll_NS[1, s] == pytest.approx(
-            naive(one.evaluation, target, WINDOW - (end - s)), abs=1e-4
+            naive(evaluator.evaluation, target, WINDOW - (end - s)), abs=1e-4
         )
-    exact_NS = made(bos=bos).score(64)[0]
-    whole = np.array([BLOCK - 1, 2 * BLOCK - 1, TARGETS - 1])
-    assert np.allclose(nll_NS[:, whole], exact_NS[:, whole], atol=1e-5)
+    exact_NS = evaluator_of(bos=bos).score(64)[0]
+    block_ends = np.array([BLOCK - 1, 2 * BLOCK - 1, TARGETS - 1])
+    assert np.allclose(nll_NS[:, block_ends], exact_NS[:, block_ends], atol=1e-5)
     assert (
-        abs(np.delete(nll_NS - exact_NS, whole, axis=1)).min() > 0
+        abs(np.delete(nll_NS - exact_NS, block_ends, axis=1)).min() > 0
     )  # and the others are read with less
 
 
@@ -265,18 +271,20 @@ def test_a_block_gives_every_target_the_context_that_is_stated(bos):
     "name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"]
 )
 def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
-    one = made(name, floor_block=1)
-    context_NS = one.context_lengths(length)
+    evaluator = evaluator_of(name, floor_block=1)
+    context_NS = evaluator.context_lengths(length)
     nll_M, correct_M = unscored_arrays(context_NS.size)
     for context in np.unique(context_NS):
         at = np.flatnonzero(context_NS == context)
-        plan = one.evaluation.plan(int(context))
-        nll, correct = one.evaluation.score_windows(plan, at, 1, one.indices_up_to_targets)
+        plan = evaluator.evaluation.plan(int(context))
+        nll, correct = evaluator.evaluation.score_windows(
+            plan, at, 1, evaluator.indices_up_to_targets
+        )
         nll_M[at], correct_M[at] = nll[:, 0], correct[:, 0]
-    found_NS, correct_NS = one.score(length)
+    found_NS, correct_NS = evaluator.score(length)
     assert np.array_equal(found_NS.ravel(), nll_M) and np.array_equal(correct_NS.ravel(), correct_M)
     assert np.array_equal(
-        made(name).score(length)[0], found_NS
+        evaluator_of(name).score(length)[0], found_NS
     )  # as for a configuration that says nothing
 
 
@@ -285,24 +293,24 @@ def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
     "name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"]
 )
 def test_no_target_of_a_block_has_more_context_than_its_own_or_less_than_is_stated(name, length):
-    one = made(name, floor_block=BLOCK)
-    context_M = one.context_lengths(length).ravel()
-    last_B, size_B = one.target_blocks(one.context_lengths(length))
+    evaluator = evaluator_of(name, floor_block=BLOCK)
+    context_M = evaluator.context_lengths(length).ravel()
+    last_B, size_B = evaluator.target_blocks(evaluator.context_lengths(length))
     assert size_B.sum() == context_M.size and size_B.max() == BLOCK
     for last, size in zip(last_B, size_B, strict=True):
         at = np.arange(last - size + 1, last + 1)
-        given = context_M[last] - (last - at)
+        context = context_M[last] - (last - at)
         assert (
-            (given <= context_M[at]).all()
-            and (given > context_M[at] - BLOCK).all()
-            and given.min() >= 1
+            (context <= context_M[at]).all()
+            and (context > context_M[at] - BLOCK).all()
+            and context.min() >= 1
         )
-        assert len(set(at // one.windows.n_targets)) == 1  # within one window or stretch
-    assert np.isfinite(one.score(length)[0]).all()
+        assert len(set(at // evaluator.windows.n_targets)) == 1  # within one window or stretch
+    assert np.isfinite(evaluator.score(length)[0]).all()
 
 
 def test_a_block_is_at_most_an_eighth_of_the_window():
-    config = made(floor_block=100).evaluation.config
+    config = evaluator_of(floor_block=100).evaluation.config
     assert [protocol("sliding").block_size(config, fed) for fed in (1, 8, TRAIN_LEN, 64, 8192)] == [
         1,
         1,
@@ -313,15 +321,15 @@ def test_a_block_is_at_most_an_eighth_of_the_window():
 
 
 def test_blocks_are_read_shared_and_progress_counts_them():
-    told = []
-    one = made(floor_block=BLOCK, batch_tokens=4096)
-    one.evaluation.progress = lambda n, part=False: told.append(n)
-    one.score(64)
-    n_windows = len(one.windows.last_N)
-    assert sum(told) == one.tokens_to_read(64) == n_windows * 3 * WINDOW
-    reading = one.read_volume(one.evaluation.config, TRAIN_LEN, 64, WINDOW)
+    reports = []
+    evaluator = evaluator_of(floor_block=BLOCK, batch_tokens=4096)
+    evaluator.evaluation.progress = lambda n, part=False: reports.append(n)
+    evaluator.score(64)
+    n_windows = len(evaluator.windows.last_N)
+    assert sum(reports) == evaluator.tokens_to_read(64) == n_windows * 3 * WINDOW
+    reading = evaluator.read_volume(evaluator.evaluation.config, TRAIN_LEN, 64, WINDOW)
     assert (reading.texts, reading.tokens_per_text, reading.rows_per_text) == (
-        one.evaluation.config.windows * 3,
+        evaluator.evaluation.config.windows * 3,
         WINDOW,
         BLOCK,
     )

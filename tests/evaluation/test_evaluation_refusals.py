@@ -62,10 +62,10 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "said"), SETTINGS, ids=[typed for typed, _ in SETTINGS])
-def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(typed, said):
+@pytest.mark.parametrize(("typed", "message"), SETTINGS, ids=[typed for typed, _ in SETTINGS])
+def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(typed, message):
     name, config, values = settings(typed)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         protocol(name).check(make_method(values["extension"]), config, values["train"]["length"])
 
 
@@ -106,18 +106,18 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(
-    ("typed", "documents", "said"), TEXTS, ids=[typed for typed, _, _ in TEXTS]
+    ("typed", "documents", "message"), TEXTS, ids=[typed for typed, _, _ in TEXTS]
 )
-def test_texts_without_room_for_the_windows_are_refused(typed, documents, said):
+def test_texts_without_room_for_the_windows_are_refused(typed, documents, message):
     """`documents` is {name: tokens}."""
     name, config, values = settings(typed)
     file = replace(text(list(documents.values())), names=list(documents))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         protocol(name).place_windows(file, config, values["train"]["length"])
 
 
 @pytest.mark.parametrize(
-    ("task", "changed", "length", "said"),
+    ("task", "changed", "length", "message"),
     [
         (
             "passkey",
@@ -134,6 +134,6 @@ def test_texts_without_room_for_the_windows_are_refused(typed, documents, said):
     ],
     ids=str,
 )
-def test_questions_that_do_not_fit_are_refused(task, changed, length, said):
-    with pytest.raises(ConfigError, match=said):
+def test_questions_that_do_not_fit_are_refused(task, changed, length, message):
+    with pytest.raises(ConfigError, match=message):
         questions(task, ByteTokenizer(), **changed).draw(length, 1, [0], depth=0.5)

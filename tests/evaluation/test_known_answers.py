@@ -68,9 +68,9 @@ def test_one_curve_read_by_five_protocols_gives_the_published_perplexities(
             batch_tokens=65536,
         )
     )
-    for length, wanted in zip(LENGTHS, printed, strict=True):
+    for length, printed_ppl in zip(LENGTHS, printed, strict=True):
         (row,), _ = evaluator.run(length)
-        assert f"{math.exp(row['nll']):.2f}" == wanted
+        assert f"{math.exp(row['nll']):.2f}" == printed_ppl
 
 
 def test_the_last_256_targets_of_the_same_curve_are_fixed_targets():
@@ -80,8 +80,8 @@ def test_the_last_256_targets_of_the_same_curve_are_fixed_targets():
             model, file(np.zeros(8193), [8193]), bos=True, max_length=8192, targets=256, windows=1
         )
     )
-    found = [math.exp(evaluator.run(length)[0][0]["nll"]) for length in LENGTHS]
-    assert [f"{ppl:.2f}" for ppl in found] == ["15.26", "14.30", "13.89"]
+    perplexities = [math.exp(evaluator.run(length)[0][0]["nll"]) for length in LENGTHS]
+    assert [f"{ppl:.2f}" for ppl in perplexities] == ["15.26", "14.30", "13.89"]
 
 
 @pytest.mark.parametrize("memory", [10, 40, 1000])
@@ -101,10 +101,10 @@ def test_fixed_targets_of_a_model_with_longer_memory_never_rise(memory):
 
 @pytest.mark.parametrize("stride", [1, 3, 4, 16])
 def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(stride):
-    found = evaluation(
+    scorer = evaluation(
         Counter(remembers(1000)), counting([400, 20, 65]), stride=stride, windows=64, lengths=[16]
     )
-    evaluator = protocol("sliding")(found)
+    evaluator = protocol("sliding")(scorer)
     (row,), arrays = evaluator.run(16)
     windows = evaluator.windows
     place = np.arange(windows.n_targets)
@@ -126,14 +126,14 @@ def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(str
 
 def test_sliding_token_by_token_is_the_floor_on_the_same_targets():
     text = counting([90, 20, 300, 65])
-    one = protocol("sliding")(
+    by_token = protocol("sliding")(
         evaluation(Counter(remembers(1000)), text, lengths=[TRAIN_LEN], stride=1)
     ).run(TRAIN_LEN)
-    two = protocol("sliding")(
+    floor = protocol("sliding")(
         evaluation(Counter(remembers(1000)), text, RecomputeWindow(), lengths=[64], stride=8)
     ).run(64)
-    assert np.array_equal(one[1]["nll"], two[1]["nll"])
-    assert one[0][0]["nll"] < remembers(1000)(TRAIN_LEN) + 0.2
+    assert np.array_equal(by_token[1]["nll"], floor[1]["nll"])
+    assert by_token[0][0]["nll"] < remembers(1000)(TRAIN_LEN) + 0.2
 
 
 def test_tiled_targets_read_every_token_of_the_stretches_as_fixed_targets_do():
@@ -141,9 +141,9 @@ def test_tiled_targets_read_every_token_of_the_stretches_as_fixed_targets_do():
     of any training length.
     """
     text = counting([400, 20, 300])
-    given = {"targets": 4, "stride": 8, "windows": 64, "max_length": 64, "lengths": [16, 32, 64]}
+    settings = {"targets": 4, "stride": 8, "windows": 64, "max_length": 64, "lengths": [16, 32, 64]}
     tiled, sliding, disjoint = (
-        protocol(name)(evaluation(Counter(remembers(1000)), text, **given))
+        protocol(name)(evaluation(Counter(remembers(1000)), text, **settings))
         for name in ("tiled_targets", "sliding", "disjoint")
     )
     for name in ("document", "offset", "bytes"):
@@ -160,7 +160,7 @@ def test_tiled_targets_read_every_token_of_the_stretches_as_fixed_targets_do():
         )
     assert tiled.run(64)[0][0]["nll"] < tiled.run(16)[0][0]["nll"]
     by_stride = protocol("sliding")(
-        evaluation(Counter(remembers(1000)), text, **{**given, "stride": 4})
+        evaluation(Counter(remembers(1000)), text, **{**settings, "stride": 4})
     )
     assert np.array_equal(by_stride.run(32)[1]["nll"], tiled.run(32)[1]["nll"])
 

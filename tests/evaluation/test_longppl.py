@@ -46,15 +46,15 @@ def copied(target: int, context: int) -> float:
 
 
 def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
-    made = Longppl(evaluation(Copier(), TEXT, targets=8, **KEYS))
-    targets = made.windows.targets_NS.ravel().tolist()
+    longppl = Longppl(evaluation(Copier(), TEXT, targets=8, **KEYS))
+    targets = longppl.windows.targets_NS.ravel().tolist()
     keys = [
         t for t in targets if copied(t, 4) - copied(t, TRAIN_LEN) > 2 and copied(t, TRAIN_LEN) < 2
     ]
     assert 1 < len(keys) < len(targets)
     within = {t: 7 - i % 8 for i, t in enumerate(targets)}  # targets after it in its window
     for length in (TRAIN_LEN, 64):
-        (row,), arrays = made.run(length)
+        (row,), arrays = longppl.run(length)
         losses = [copied(t, length - within[t]) for t in keys]
         assert arrays["nll"] == pytest.approx(losses, rel=1e-5) and row["nll"] == pytest.approx(
             np.mean(losses), rel=1e-5
@@ -62,43 +62,46 @@ def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
         assert row["n_targets"] == len(keys) and row["n_bytes"] == sum(
             int(TEXT.n_bytes[t]) for t in keys
         )
-    shared = made.shared_arrays()
+    shared = longppl.shared_arrays()
     assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys
     assert shared["key_short"] == pytest.approx([copied(t, 4) for t in keys], rel=1e-5)
-    assert made.target_facts() == {
+    assert longppl.target_facts() == {
         "key_tokens": {"share": len(keys) / len(targets), "number": len(keys), "of": len(targets)}
     }
 
 
 @pytest.mark.parametrize("block", [1, 2])
 def test_the_reading_of_the_reference_arm_is_told_and_counted_once(block):
-    told = []
-    given = evaluation(Copier(), TEXT, targets=8, floor_block=block, **KEYS)
-    given.progress = lambda n, part=False: told.append(n)
-    made, n_windows = Longppl(given), len(Longppl(given).windows.last_N)
+    reports = []
+    scorer = evaluation(Copier(), TEXT, targets=8, floor_block=block, **KEYS)
+    scorer.progress = lambda n, part=False: reports.append(n)
+    longppl, n_windows = Longppl(scorer), len(Longppl(scorer).windows.last_N)
     short = 8  # targets, each read after 4 tokens: an eighth of these is no block
     first = n_windows * (8 // block * TRAIN_LEN + short * 4)
-    assert made.tokens_to_read_first() == first
-    assert made.tokens_to_read(TRAIN_LEN) == n_windows * TRAIN_LEN
-    reading = Longppl.read_volumes_first(given.config, TRAIN_LEN)
+    assert longppl.tokens_to_read_first() == first
+    assert longppl.tokens_to_read(TRAIN_LEN) == n_windows * TRAIN_LEN
+    reading = Longppl.read_volumes_first(scorer.config, TRAIN_LEN)
     assert (
-        sum(one.texts * one.tokens_per_text for one in reading)
-        == given.config.windows * first / n_windows
+        sum(volume.texts * volume.tokens_per_text for volume in reading)
+        == scorer.config.windows * first / n_windows
     )
-    made.run(TRAIN_LEN)
-    assert sum(told) == first + made.tokens_to_read(TRAIN_LEN) and made.tokens_to_read_first() == 0
-    made.run(64)
-    assert sum(told) == first + made.tokens_to_read(TRAIN_LEN) + made.tokens_to_read(64)
+    longppl.run(TRAIN_LEN)
+    assert (
+        sum(reports) == first + longppl.tokens_to_read(TRAIN_LEN)
+        and longppl.tokens_to_read_first() == 0
+    )
+    longppl.run(64)
+    assert sum(reports) == first + longppl.tokens_to_read(TRAIN_LEN) + longppl.tokens_to_read(64)
 
 
 def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_chooses():
     few = {"key_gain": 0.05, "key_loss": 100.0, "key_context": 3}
-    found = [
+    protocols = [
         Longppl(evaluation(small_model(Rope(small_shape())), TEXT, each, **few))
         for each in (NoExtension(), Ntk(), RecomputeWindow())
     ]
-    arrays = [made.run(64)[1] for made in found]
-    first, *others = (made.shared_arrays() for made in found)
+    arrays = [longppl.run(64)[1] for longppl in protocols]
+    first, *others = (longppl.shared_arrays() for longppl in protocols)
     for other in others:
         assert all(np.array_equal(first[name], other[name]) for name in first)
     assert not np.array_equal(arrays[0]["nll"], arrays[1]["nll"])
@@ -106,55 +109,57 @@ def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_cho
         evaluation(small_model(Rope(small_shape())), TEXT, RecomputeWindow())
     ).score(64)[0]
     assert np.array_equal(arrays[2]["nll"], first["key_long"]) and np.array_equal(
-        floor[found[0].key_tokens().is_key_NS], first["key_long"]
+        floor[protocols[0].key_tokens().is_key_NS], first["key_long"]
     )
     assert (first["key_short"] - first["key_long"] > 0.05).all() and not (
-        found[0].key_tokens().is_key_NS
+        protocols[0].key_tokens().is_key_NS
     ).all()
 
 
 @pytest.mark.parametrize("train_len", [TRAIN_LEN, 24])
 def test_another_model_chooses_with_its_own_training_length(train_len):
     noted = {"key_run": {"path": "there", "run_id": "x", "sha256": "0", "train_len": train_len}}
-    given = replace(
+    scorer = replace(
         evaluation(small_model(Rope(small_shape())), TEXT, targets=8, **KEYS, **noted),
         key_token_model=Copier(train_len),
     )
-    made = Longppl(given)
-    targets = made.windows.targets_NS.ravel().tolist()
+    longppl = Longppl(scorer)
+    targets = longppl.windows.targets_NS.ravel().tolist()
     keys = [
         t for t in targets if copied(t, 4) - copied(t, train_len) > 2 and copied(t, train_len) < 2
     ]
-    first = len(made.windows.last_N) * 8 * (train_len + 4)
-    assert made.tokens_to_read_first() == first and sum(
-        one.texts * one.tokens_per_text
-        for one in Longppl.read_volumes_first(given.config, TRAIN_LEN)
-    ) == (given.config.windows * 8 * (train_len + 4))
-    _, arrays = made.run(64)
-    shared = made.shared_arrays()
+    first = len(longppl.windows.last_N) * 8 * (train_len + 4)
+    assert longppl.tokens_to_read_first() == first and sum(
+        volume.texts * volume.tokens_per_text
+        for volume in Longppl.read_volumes_first(scorer.config, TRAIN_LEN)
+    ) == (scorer.config.windows * 8 * (train_len + 4))
+    _, arrays = longppl.run(64)
+    shared = longppl.shared_arrays()
     assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys and len(
         arrays["nll"]
     ) == len(keys)
     assert shared["key_long"] == pytest.approx([copied(t, train_len) for t in keys], rel=1e-5)
-    read = FixedTargets(evaluation(given.model, TEXT, targets=8)).score(64)[0]
-    assert np.array_equal(arrays["nll"], read[made.key_tokens().is_key_NS])
+    read = FixedTargets(evaluation(scorer.model, TEXT, targets=8)).score(64)[0]
+    assert np.array_equal(arrays["nll"], read[longppl.key_tokens().is_key_NS])
     resolved = Longppl.resolve(EvaluateConfig(lengths=[16], **noted), TRAIN_LEN)
     assert resolved.key_context == train_len // 8
     with pytest.raises(ConfigError, match=f"must be below the training length {train_len}"):
-        Longppl.check(NoExtension(), replace(given.config, lengths=[16], key_context=train_len), 99)
+        Longppl.check(
+            NoExtension(), replace(scorer.config, lengths=[16], key_context=train_len), 99
+        )
 
 
 def test_a_gain_that_no_target_has_is_refused():
     usual = EvaluateConfig(lengths=[64], key_gain=2.0, key_loss=2.0, key_context=8, floor_block=1)
-    asked = EvaluateConfig(lengths=[64], floor_block=1)
-    assert Longppl.resolve(asked, 64) == usual
-    assert Longppl.resolve(replace(asked, key_gain=1.0), 64) == replace(usual, key_gain=1.0)
+    settings = EvaluateConfig(lengths=[64], floor_block=1)
+    assert Longppl.resolve(settings, 64) == usual
+    assert Longppl.resolve(replace(settings, key_gain=1.0), 64) == replace(usual, key_gain=1.0)
     assert protocol("longppl") is Longppl and Longppl.floor is None
-    said = (
+    message = (
         r"None of the 18 targets is a key token: .* lower evaluate\.key_gain \(the largest fall is"
         r" \d\.\d\d\)"
     )
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         Longppl(evaluation(Copier(), TEXT, **{**KEYS, "key_gain": 30.0})).run(64)
 
 
@@ -182,7 +187,9 @@ def test_the_script_stores_the_share_and_the_report_says_what_was_scored(world, 
         len(stored) == 2 and stored[0]["config"]["key_tokens"] == stored[1]["config"]["key_tokens"]
     )
     number = stored[0]["config"]["key_tokens"]["number"]
-    assert all(row["n_targets"] == number for one in stored for row in one["rows"])
+    assert all(
+        row["n_targets"] == number for evaluation_file in stored for row in evaluation_file["rows"]
+    )
     assert stored[0]["config"]["evaluate"]["key_context"] == 2
     done = call(capfd, world.root, "report", f"runs={world.run(0)}", "report_dir=out")
     assert done.returncode == 0, done.stderr
@@ -200,39 +207,39 @@ def test_one_training_chooses_for_others(world, capfd):
     """The same key tokens of every training, in rows that say who chose; the training that chose
     reads the same as without.
     """
-    asked = [
+    shared_words = [
         "evaluate.lengths=[16]",
         "evaluate.max_length=128",
         "results_dir=runs",
         "cache_dir=cache",
         "log.mode=disabled",
     ]
-    asked += ["evaluate.protocol=longppl", "evaluate.key_gain=0.001", "evaluate.key_loss=9"]
+    shared_words += ["evaluate.protocol=longppl", "evaluate.key_gain=0.001", "evaluate.key_loss=9"]
     chosen = f"evaluate.key_run={world.run(0)}"
     for words in (
         [f"run={world.run(0)}"],
         [f"run={world.run(0)}", chosen],
         [f"run={world.run(1)}", chosen],
     ):
-        done = call(capfd, world.root, "run", *words, *asked)
+        done = call(capfd, world.root, "run", *words, *shared_words)
         assert done.returncode == 0, done.stderr
-    own, other = (
+    chooser_evals, other = (
         [json.loads(path.read_text()) for path in sorted(world.run(i).glob("evals/longppl/*.json"))]
         for i in (0, 1)
     )
     assert (
-        len(own) == 2
-        and len({one["rows"][0]["nll"] for one in own}) == 1
-        and len({one["rows"][0]["eval_id"] for one in own}) == 2
+        len(chooser_evals) == 2
+        and len({stored["rows"][0]["nll"] for stored in chooser_evals}) == 1
+        and len({stored["rows"][0]["eval_id"] for stored in chooser_evals}) == 2
     )
     assert (
-        other[0]["config"]["key_tokens"] == own[0]["config"]["key_tokens"]
-        and other[0]["rows"][0]["nll"] != own[0]["rows"][0]["nll"]
+        other[0]["config"]["key_tokens"] == chooser_evals[0]["config"]["key_tokens"]
+        and other[0]["rows"][0]["nll"] != chooser_evals[0]["rows"][0]["nll"]
     )
     assert other[0]["config"]["evaluate"]["key_run"]["run_id"] == world.run(0).name
     done = call(capfd, world.root, "report", f"runs={world.run(1)}", "report_dir=out")
     assert f"loss is below 9 nats in the model of {world.run(0).name} and more than" in done.stdout
-    found = posbench.load(world.run(1), cache_dir=str(world.root / "cache")).evaluate(
+    table = posbench.load(world.run(1), cache_dir=str(world.root / "cache")).evaluate(
         protocol="longppl",
         lengths=[16],
         max_length=128,
@@ -240,16 +247,21 @@ def test_one_training_chooses_for_others(world, capfd):
         key_loss=9,
         key_run=str(world.run(0)),
     )
-    assert found["nll"].tolist() == [other[0]["rows"][0]["nll"]]
+    assert table["nll"].tolist() == [other[0]["rows"][0]["nll"]]
     (world.run(0) / "train.json").unlink()
-    for path, said in (
+    for path, message in (
         (world.run(0), "holds no finished training"),
         ("runs", "holds no finished training"),
     ):
         done = call(
-            capfd, world.root, "run", f"run={world.run(1)}", *asked, f"evaluate.key_run={path}"
+            capfd,
+            world.root,
+            "run",
+            f"run={world.run(1)}",
+            *shared_words,
+            f"evaluate.key_run={path}",
         )
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_training_in_other_tokens_does_not_choose(world, capfd):

@@ -41,10 +41,10 @@ WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
 AT_MOST = ("sliding", "tiled_targets")  # windows at the start of a document are read as one
 EXTENSIONS = (NoExtension(), Rerope(), RecomputeWindow())
 RUNS = [
-    (name, one)
+    (name, method)
     for name in NAMES
-    for one in EXTENSIONS
-    if name not in WHOLE or not isinstance(one, RecomputeWindow)
+    for method in EXTENSIONS
+    if name not in WHOLE or not isinstance(method, RecomputeWindow)
 ]
 COUNTS = {"n_targets", "n_bytes", "n_units"}
 KEYS = {"key_gain": 0.001, "key_loss": 20.0, "key_context": 4}  # which most targets pass
@@ -53,20 +53,20 @@ KEYS = {"key_gain": 0.001, "key_loss": 20.0, "key_context": 4}  # which most tar
 @pytest.mark.parametrize(
     ("name", "extension", "bos"),
     [*((*run, None) for run in RUNS), *((*run, 49) for run in RUNS if run[1] is EXTENSIONS[0])],
-    ids=lambda one: type(one).__name__ if one in EXTENSIONS else str(one),
+    ids=lambda value: type(value).__name__ if value in EXTENSIONS else str(value),
 )
 def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
-    found = evaluation(extension, bos=bos, stride=4, windows=12, lengths=[16, 24, 64], **KEYS)
-    found.corpus.test = text([200, 20, 300, 150])
+    scorer = evaluation(extension, bos=bos, stride=4, windows=12, lengths=[16, 24, 64], **KEYS)
+    scorer.corpus.test = text([200, 20, 300, 150])
     read = []
-    found.progress = lambda n, part=False: read.append(n)
-    evaluator, by_length = protocol(name)(found), {}
+    scorer.progress = lambda n, part=False: read.append(n)
+    evaluator, by_length = protocol(name)(scorer), {}
     for length in (16, 24, 64):
         read.clear()
         first = evaluator.tokens_to_read_first()
         rows, by_length[length] = evaluator.run(length)
         assert 0 <= sum(read) <= evaluator.tokens_to_read(length) + first
-        if length == found.fed_length(length) and name not in AT_MOST:
+        if length == scorer.fed_length(length) and name not in AT_MOST:
             assert sum(read) == evaluator.tokens_to_read(length) + first
         for row in rows:
             assert {
@@ -102,44 +102,46 @@ def test_a_length_more_moves_no_number(name):
         evaluation(stride=4, windows=18, lengths=lengths, **KEYS)
         for lengths in ([16, 64], [16, 24, 32, 64])
     )
-    (one, ones), (two, twos) = (protocol(name)(found).run(64) for found in (few, many))
-    assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [
-        row["nll"] for row in two
-    ]
+    (few_rows, few_arrays), (many_rows, many_arrays) = (
+        protocol(name)(scorer).run(64) for scorer in (few, many)
+    )
+    assert np.array_equal(few_arrays["nll"], many_arrays["nll"]) and [
+        row["nll"] for row in few_rows
+    ] == [row["nll"] for row in many_rows]
 
 
 @pytest.mark.parametrize("bos", [None, 49])
-@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda method: type(method).__name__)
 @pytest.mark.parametrize(("name", "stride"), [("disjoint", None), ("sliding", 8)])
 def test_stretches_are_read_as_one_target_after_the_other_would_be(name, stride, extension, bos):
-    found = evaluation(extension, bos=bos, stride=stride, windows=16)
-    evaluator = protocol(name)(found)
+    scorer = evaluation(extension, bos=bos, stride=stride, windows=16)
+    evaluator = protocol(name)(scorer)
     nll_NS = evaluator.run(24)[1]["nll"].reshape(-1, 64)
     step = stride or 24
     for place in (0, 7, 8, 22, 23, 24, 47, 48, 63):
         first = evaluator.windows.last_N[1] - 64
         start = max(
             first + (place // step + 1) * step - 24,
-            found.file.starts[evaluator.windows.document_N[1]],
+            scorer.file.starts[evaluator.windows.document_N[1]],
         )
         target = first + 1 + place
-        context = min(target - start, found.fed_length(24))
+        context = min(target - start, scorer.fed_length(24))
         # What lies behind a target is padding to it, and ReRoPE's rows do not depend on the length;
         # log-n counts the keys that are seen.
-        assert nll_NS[1, place] == pytest.approx(naive(found, target, context), abs=1e-4), place
+        assert nll_NS[1, place] == pytest.approx(naive(scorer, target, context), abs=1e-4), place
 
 
-def predictions(found, ids) -> tuple[torch.Tensor, torch.Tensor]:
+def predictions(scorer, ids) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss of each token but the first, which is what a Hugging Face model's loss is made of."""
     feed = torch.as_tensor(ids)[None]
     with torch.no_grad():
-        logits_TV = found.model(feed, found.plan(len(ids)))[0].double()
+        logits_TV = scorer.model(feed, scorer.plan(len(ids)))[0].double()
     return -torch.log_softmax(logits_TV[:-1], -1)[torch.arange(len(ids) - 1), feed[0, 1:]]
 
 
-def documents(found, size: int) -> list[np.ndarray]:
-    windows = protocol("disjoint")(found).windows
-    return [found.file.tokens[last - size : last].astype(np.int64) for last in windows.last_N]
+def documents(scorer, size: int) -> list[np.ndarray]:
+    windows = protocol("disjoint")(scorer).windows
+    return [scorer.file.tokens[last - size : last].astype(np.int64) for last in windows.last_N]
 
 
 @pytest.mark.parametrize("bos", [None, 49])
@@ -149,9 +151,9 @@ def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, trun
     """Its loop in other words: windows of text tokens (one less with a BOS, which is put before
     each), scored where no other has been.
     """
-    found = evaluation(bos=bos, stride=5, windows=16)
+    scorer = evaluation(bos=bos, stride=5, windows=16)
     means = []
-    for text_D in documents(found, 64):
+    for text_D in documents(scorer, 64):
         text_D = (
             text_D[1:] if bos is not None else text_D
         )  # the BOS takes the place of the first token
@@ -161,15 +163,15 @@ def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, trun
         for begin in range(0, len(text_D), step):
             end = min(begin + room, len(text_D))
             ids = [*([bos] if bos is not None else []), *text_D[begin:end]]
-            means.append(predictions(found, ids)[-(end - done) :].mean())
+            means.append(predictions(scorer, ids)[-(end - done) :].mean())
             done = end
             if end == len(text_D):
                 break
-    (row,), arrays = protocol("yarn_script_truncate" if truncate else "yarn_script")(found).run(
+    (row,), arrays = protocol("yarn_script_truncate" if truncate else "yarn_script")(scorer).run(
         length
     )
     assert row["nll"] == pytest.approx(float(torch.stack(means).mean()), abs=1e-5)
-    assert row["n_targets"] == len(documents(found, 64)) * ((length if truncate else 64) - 1)
+    assert row["n_targets"] == len(documents(scorer, 64)) * ((length if truncate else 64) - 1)
     assert (abs(row["nll"] - arrays["nll"].mean()) > 1e-4) == (
         not truncate and length < 64
     )  # token-weighted it would be another number
@@ -178,23 +180,23 @@ def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, trun
 @pytest.mark.parametrize("bos", [None, 49])
 @pytest.mark.parametrize("length", [16, 64])
 def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
-    found = evaluation(bos=bos, stride=5, windows=16)
+    scorer = evaluation(bos=bos, stride=5, windows=16)
     stream = np.concatenate(
-        [[bos, *one[1:]] if bos is not None else one for one in documents(found, 64)]
+        [[bos, *tokens[1:]] if bos is not None else tokens for tokens in documents(scorer, 64)]
     )
     starts = list(range(0, len(stream) - length, 5))
     starts.pop()
-    losses = [predictions(found, stream[start : start + length]).mean() for start in starts]
+    losses = [predictions(scorer, stream[start : start + length]).mean() for start in starts]
     batches = [torch.stack(losses[i : i + 32]).mean() for i in range(0, len(losses), 32)]
-    (row,), _ = protocol("lceg_script")(found).run(length)
+    (row,), _ = protocol("lceg_script")(scorer).run(length)
     assert math.exp(row["nll"]) == pytest.approx(
         2.71828 ** float(torch.stack(batches).mean()), rel=1e-5
     )
     assert len(losses) % 32 and row["n_targets"] == len(losses) * (length - 1)
     n_bytes = np.concatenate(
         [
-            found.file.n_bytes[last - 64 : last]
-            for last in protocol("disjoint")(found).windows.last_N
+            scorer.file.n_bytes[last - 64 : last]
+            for last in protocol("disjoint")(scorer).windows.last_N
         ]
     ).astype(int)
     n_bytes[::64] *= bos is None
@@ -202,13 +204,13 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
 
 
 def test_the_default_stride_refuses_the_length_it_equals_before_any_training(text_folder):
-    given = [
+    words = [
         "train.length=64",
         "evaluate.lengths=[16,64]",
         "evaluate.max_length=64",
         "evaluate.protocol=yarn_script",
     ]
-    ((_, _, stride, lengths, _, _),) = cells(text_folder, *given)
+    ((_, _, stride, lengths, _, _),) = cells(text_folder, *words)
     with pytest.raises(
         ConfigError,
         match="evaluate.stride=16 leaves tokens .* at the shortest of evaluate.lengths=.16, 64.",
@@ -222,24 +224,24 @@ def test_the_default_stride_refuses_the_length_it_equals_before_any_training(tex
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_target_that_was_not_scored_makes_no_row(name, monkeypatch):
-    found, score = evaluation(stride=4, windows=18, **KEYS), Scorer.score_windows
+    scorer, score = evaluation(stride=4, windows=18, **KEYS), Scorer.score_windows
 
-    def one_lost(*given):
-        nll, correct = score(*given)
+    def one_lost(*arguments):
+        nll, correct = score(*arguments)
         nll[0, 0] = np.nan
         return nll, correct
 
     monkeypatch.setattr(Scorer, "score_windows", one_lost)
-    (row,) = [row for row in protocol(name)(found).run(64)[0] if math.isnan(row["nll"])]
+    (row,) = [row for row in protocol(name)(scorer).run(64)[0] if math.isnan(row["nll"])]
     with pytest.raises(ValueError, match="targets that were not all scored"):
         make_row(**{**VALUES, **row})
 
 
 def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
-    found = evaluation(stride=16, windows=16)  # each window but the first leaves out one token
+    scorer = evaluation(stride=16, windows=16)  # each window but the first leaves out one token
     junk = [np.full(4 * 63, 1e6, np.float32) for _ in range(64)]
     del junk
-    (row,), arrays = protocol("yarn_script")(found).run(16)
+    (row,), arrays = protocol("yarn_script")(scorer).run(16)
     assert np.isnan(arrays["nll"]).sum() == 4 * 3 and np.isnan(row["nll"])
 
 
@@ -247,16 +249,16 @@ def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
     ("name", "dtype"), [*((name, "fp32") for name in NAMES), ("disjoint", "bf16")]
 )
 def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
-    found = evaluation(stride=4, windows=18, dtype=dtype, **KEYS)
+    scorer = evaluation(stride=4, windows=18, dtype=dtype, **KEYS)
     with torch.no_grad():
-        found.model.norm.weight.fill_(torch.nan)
+        scorer.model.norm.weight.fill_(torch.nan)
     with pytest.raises(
         RunError,
         match=(
             rf"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none in {dtype}: "
         ),
     ) as refusal:
-        protocol(name)(found).run(64)
+        protocol(name)(scorer).run(64)
     assert ("evaluate.dtype=fp32" in str(refusal.value)) == (
         dtype == "bf16"
     ) and "leave this length out" in str(refusal.value)
@@ -278,8 +280,8 @@ def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
     }
     with_floor = ("fixed_targets", "sliding", "tiled_targets")
     assert all(
-        found == ["none+none"] + 2 * ["recompute_window+none"] * (name in with_floor)
-        for name, found in files.items()
+        methods == ["none+none"] + 2 * ["recompute_window+none"] * (name in with_floor)
+        for name, methods in files.items()
     )
     rows = json.loads(next((run / "evals/repeat").glob("*.json")).read_text())["rows"]
     assert [(row["length"], row["task"]) for row in rows] == [
@@ -294,7 +296,7 @@ def cells(text_folder, *overrides):
     """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was
     asked for, id).
     """
-    given = [
+    words = [
         "data=local",
         f"data.path={text_folder}",
         "data.tokenizer=bytes",
@@ -304,34 +306,34 @@ def cells(text_folder, *overrides):
     ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         (job,) = plan_jobs(
-            composition.raw_configs_of_jobs(unresolved_values(compose("run", given)), given)
+            composition.raw_configs_of_jobs(unresolved_values(compose("run", words)), words)
         )
     return [
         (
-            one.protocol,
-            one.extension.get("window", "-"),
-            one.evaluate.stride,
-            one.evaluate.lengths,
-            not one.reference,
-            one.eval_id,
+            cell.protocol,
+            cell.extension.get("window", "-"),
+            cell.evaluate.stride,
+            cell.evaluate.lengths,
+            not cell.reference,
+            cell.eval_id,
         )
-        for one in job.cells
+        for cell in job.cells
     ]
 
 
 def test_a_protocol_brings_what_it_is_compared_with(text_folder):
     floors = [("fixed_targets", None, None, [32], False), ("fixed_targets", 8, None, [32], False)]
-    assert [one[:5] for one in cells(text_folder, "evaluate.protocol=disjoint")] == [
+    assert [cell[:5] for cell in cells(text_folder, "evaluate.protocol=disjoint")] == [
         ("disjoint", "-", None, [32], True)
     ]
-    repeated = [one[:5] for one in cells(text_folder, "evaluate.protocol=repeat")]
+    repeated = [cell[:5] for cell in cells(text_folder, "evaluate.protocol=repeat")]
     assert repeated == [
         ("repeat", "-", None, [16, 32], True),
         ("fixed_targets", "-", None, [32], False),
         *floors,
     ]
     sliding = [
-        one[:5] for one in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")
+        cell[:5] for cell in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")
     ]
     assert sliding == [
         ("sliding", "-", 20, [32], True),
@@ -344,10 +346,10 @@ def test_a_protocol_brings_what_it_is_compared_with(text_folder):
 def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_before_every_target(
     name, stride
 ):
-    found = evaluation(RecomputeWindow(), stride=stride, windows=16, targets=3)
+    scorer = evaluation(RecomputeWindow(), stride=stride, windows=16, targets=3)
     evaluator, shortest = (
-        protocol(name)(found),
-        Setting.of(asdict(found.config)).shortest_exact(TRAIN_LEN),
+        protocol(name)(scorer),
+        Setting.of(asdict(scorer.config)).shortest_exact(TRAIN_LEN),
     )
     far, exact, short = (evaluator.run(length)[1]["nll"] for length in (64, shortest, shortest - 1))
     assert np.array_equal(far, exact) and not np.array_equal(far, short)
@@ -356,11 +358,11 @@ def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_
 def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
     """Two targets with 16 tokens each take 17."""
     for name, two in (("fixed_targets", "evaluate.targets=2"), ("sliding", "evaluate.stride=2")):
-        asked = [f"evaluate.protocol={name}", two, "evaluate.lengths=[16]"]
+        words = [f"evaluate.protocol={name}", two, "evaluate.lengths=[16]"]
         little, enough = (
-            cells(text_folder, *asked, f"evaluate.max_length={room}") for room in (16, 17)
+            cells(text_folder, *words, f"evaluate.max_length={room}") for room in (16, 17)
         )
-        assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [
+        assert [cell[3] for cell in little] == [[16]] and [cell[3] for cell in enough] == [
             [16],
             [17],
             [17],
@@ -368,21 +370,25 @@ def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
 
 
 def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
-    asked = "evaluate.protocol=[repeat,sliding]"
-    everything, alone = cells(text_folder, asked), cells(text_folder, asked, "evaluate.floor=false")
+    protocols = "evaluate.protocol=[repeat,sliding]"
+    everything, alone = (
+        cells(text_folder, protocols),
+        cells(text_folder, protocols, "evaluate.floor=false"),
+    )
     assert (
-        alone == [one for one in everything if one[1] == "-"] and len(everything) == len(alone) + 4
+        alone == [cell for cell in everything if cell[1] == "-"]
+        and len(everything) == len(alone) + 4
     )
 
 
 def test_blocks_of_one_change_no_id_and_others_those_of_the_protocols_that_have_them(text_folder):
     both = "evaluate.protocol=[fixed_targets,by_position]"
-    default, one, two = (
+    default, blocks_of_one, blocks_of_two = (
         cells(text_folder, both, *more)
         for more in ([], ["evaluate.floor_block=1"], ["evaluate.floor_block=2"])
     )
-    assert default == one
-    assert [a[0] for a, b in zip(default, two, strict=True) if a[5] != b[5]] == [
+    assert default == blocks_of_one
+    assert [a[0] for a, b in zip(default, blocks_of_two, strict=True) if a[5] != b[5]] == [
         "fixed_targets"
     ] * 3
 
@@ -394,7 +400,9 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
         for more in ([], ["evaluate.stride=4"], ["evaluate.stride=8"])
     )
     assert default == same
-    moved = [one[0] for one, two in zip(default, other, strict=True) if one[5] != two[5]]
+    moved = [
+        cell[0] for cell, other_cell in zip(default, other, strict=True) if cell[5] != other_cell[5]
+    ]
     assert moved == ["sliding"] * 3
     with pytest.raises(
         ConfigError,
@@ -404,9 +412,9 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
 
 
 def test_what_a_protocol_says_of_itself_is_known_without_torch():
-    asked = f"print([protocol(name).__name__ for name in {ALL}], 'torch' in sys.modules)"
-    code = f"import sys; from posbench.evaluation.registry import protocol; {asked}"
-    said = subprocess.run(
+    expression = f"print([protocol(name).__name__ for name in {ALL}], 'torch' in sys.modules)"
+    code = f"import sys; from posbench.evaluation.registry import protocol; {expression}"
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert "FixedTargets" in said and said.endswith("] False\n")
+    assert "FixedTargets" in output and output.endswith("] False\n")

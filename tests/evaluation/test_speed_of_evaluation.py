@@ -68,24 +68,24 @@ class Machine:
     def seconds(self, extension: str, tokens: int, rows: int, texts: int, **encoding) -> float:
         """Time of a reading, added up layer by layer."""
         cfg = config(**encoding)
-        made = make_method(cfg.encoding, make_model(cfg, 50).encoding.shape)
-        layers = make_plan(made, make_method(node("extension", extension)), length=tokens).layers
+        method = make_method(cfg.encoding, make_model(cfg, 50).encoding.shape)
+        layers = make_plan(method, make_method(node("extension", extension)), length=tokens).layers
         each = [
             TOKEN * tokens + self.pair(layer) * pairs(layer) * MODEL["n_head"] for layer in layers
         ]
-        whole = sum(each) * (len(layers) - 1 + rows / tokens) / len(layers)
-        return texts * (whole + ROW * rows)
+        layer_seconds = sum(each) * (len(layers) - 1 + rows / tokens) / len(layers)
+        return texts * (layer_seconds + ROW * rows)
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    machine, made = Machine(), EvaluationSpeed.__dict__["model"]
+    machine, model_property = Machine(), EvaluationSpeed.__dict__["model"]
     monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: machine.now))
     monkeypatch.setattr(module, "attend", machine.attend)
     monkeypatch.setattr(
         EvaluationSpeed,
         "model",
-        property(functools.cache(lambda probe: machine.block(made.func(probe)))),
+        property(functools.cache(lambda probe: machine.block(model_property.func(probe)))),
     )
     monkeypatch.setattr(module.F, "cross_entropy", machine.cross_entropy)
     return machine
@@ -97,12 +97,14 @@ def machine(monkeypatch):
 def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
     probe = EvaluationSpeed(config(), VOCAB, "fp32")
     for texts, tokens, rows in ((1, 300, 7), (3, 640, 640)):
-        told = probe.seconds(
+        seconds = probe.seconds(
             ReadVolume(texts, tokens, rows, 1),
             node("extension", extension),
             node("scale_attention", "log_n"),
         )
-        assert told == pytest.approx(machine.seconds(extension, tokens, rows, texts), rel=1e-6), (
+        assert seconds == pytest.approx(
+            machine.seconds(extension, tokens, rows, texts), rel=1e-6
+        ), (
             tokens,
             rows,
         )
@@ -110,10 +112,10 @@ def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
 
 def test_layers_with_windows_are_measured_beside_those_without(machine):
     windows = [64, None, 64, None, None]
-    told = EvaluationSpeed(config(window=windows), VOCAB, "bf16").seconds(
+    seconds = EvaluationSpeed(config(window=windows), VOCAB, "bf16").seconds(
         ReadVolume(1, 640, 9, 1), node("extension", "none"), PLAIN
     )
-    assert told == pytest.approx(machine.seconds("none", 640, 9, 1, window=windows), rel=1e-6)
+    assert seconds == pytest.approx(machine.seconds("none", 640, 9, 1, window=windows), rel=1e-6)
     assert {dtype for _, dtype in machine.attended} == {torch.bfloat16}
 
 
@@ -125,8 +127,8 @@ def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
         [node("extension", name) for name in ("none", "yarn", "ntk")],
     )
     reading = ReadVolume(1, 30000, 10, 1)
-    told = [probe.seconds(reading, method, PLAIN) for method in methods]
-    assert told == pytest.approx(3 * [machine.seconds("none", 30000, 10, 1)], rel=1e-6)
+    seconds = [probe.seconds(reading, method, PLAIN) for method in methods]
+    assert seconds == pytest.approx(3 * [machine.seconds("none", 30000, 10, 1)], rel=1e-6)
     assert (
         max(length for length, _ in machine.attended) == 1024
     )  # above 1.25 x 512, and one measurement for three methods
@@ -146,14 +148,14 @@ def test_the_layer_is_run_as_an_evaluation_runs_it(monkeypatch):
     seen = []
     attend = dispatch.attend
     monkeypatch.setattr(
-        module, "attend", lambda *given: seen.append(given[4].dtype) or attend(*given)
+        module, "attend", lambda *arguments: seen.append(arguments[4].dtype) or attend(*arguments)
     )
     monkeypatch.setattr(module, "MEASURED_TOKENS", 64)
     for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for extension in ("none", "rerope", "window"):
-            told = EvaluationSpeed(config(), VOCAB, dtype).seconds(
+            seconds = EvaluationSpeed(config(), VOCAB, dtype).seconds(
                 ReadVolume(1, 80, 8, 1), node("extension", extension), PLAIN
             )
-            assert 0 < told < 60
+            assert 0 < seconds < 60
         assert set(seen) == {kind}
         seen.clear()

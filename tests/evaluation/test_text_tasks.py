@@ -99,22 +99,22 @@ def tokenized(tokenizer) -> TokenFile:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer):
-    made = questions(name, tokenizer)
+    text_questions = questions(name, tokenizer)
     for length in (2600, 2601):
-        parts = made.parts(length)
+        parts = text_questions.parts(length)
         for part in parts:
-            examples = made.draw(length, 2, [0, 3], **part.arguments)
+            examples = text_questions.draw(length, 2, [0, 3], **part.arguments)
             assert examples.inputs_NT.shape == (2, length)
             if part in (parts[0], parts[-1]):
-                again = made.draw(length, 2, [0, 3], **part.arguments)
+                again = text_questions.draw(length, 2, [0, 3], **part.arguments)
                 assert np.array_equal(examples.inputs_NT, again.inputs_NT)
             for inputs, targets, number in zip(
                 examples.inputs_NT, examples.targets_NT, examples.answer_NT, strict=True
             ):
-                asked = targets != IGNORED
-                assert np.array_equal(asked, number >= 0) and asked[-1]
+                is_answer = targets != IGNORED
+                assert np.array_equal(is_answer, number >= 0) and is_answer[-1]
                 assert np.array_equal(
-                    targets[:-1][asked[:-1]], inputs[1:][asked[:-1]]
+                    targets[:-1][is_answer[:-1]], inputs[1:][is_answer[:-1]]
                 )  # fed behind it, but for the last
                 text = tokenizer.decode(inputs.tolist())
                 answers = [
@@ -130,12 +130,12 @@ def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer
 @pytest.mark.parametrize("kind", ["normalizer", "always", "first"])
 @pytest.mark.parametrize("around", [None, ("<|user|>\n", "<|user|>\n")])
 def test_pieces_have_the_tokens_of_running_text(kind, around):
-    made = replace(questions("passkey", marked(kind)), before_and_behind=around)
-    drawn = made.draw(900, 1, [0], depth=0.5)
+    text_questions = replace(questions("passkey", marked(kind)), before_and_behind=around)
+    drawn = text_questions.draw(900, 1, [0], depth=0.5)
     ids = np.r_[drawn.inputs_NT[0], drawn.targets_NT[0, -1]]
-    text = "".join(map(made.tokenizer.model.id_to_token, ids))
+    text = "".join(map(text_questions.tokenizer.model.id_to_token, ids))
     assert (
-        made.tokenizer.ids(
+        text_questions.tokenizer.ids(
             text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")
         ).tolist()
         == ids.tolist()
@@ -150,35 +150,38 @@ def test_a_piece_is_as_it_stands_where_nothing_is_written_before_a_text(tokenize
 
 @pytest.mark.parametrize("haystack", ["noise", "corpus"])
 def test_the_item_stands_at_its_depth_between_whole_sentences(haystack):
-    made = questions("passkey", ByteTokenizer(), haystack=haystack)
+    text_questions = questions("passkey", ByteTokenizer(), haystack=haystack)
     places = []
-    for part in made.parts(3000):
-        (inputs,) = made.draw(3000, 1, [5], **part.arguments).inputs_NT
+    for part in text_questions.parts(3000):
+        (inputs,) = text_questions.draw(3000, 1, [5], **part.arguments).inputs_NT
         text = ByteTokenizer().decode(inputs.tolist())
-        head, found, rest = text.partition("The pass key is ")
+        head, needle, rest = text.partition("The pass key is ")
         start, hay = (
             head.partition("\n")[0] + "\n",
             rest.partition(" is the pass key.")[2].partition("\nWhat is")[0],
         )
         before = head[len(start) :]
         places.append(len(before) / (len(before) + len(hay)))
-        assert found and (not before or before.rstrip(" ")[-1] in ".!\n")
+        assert needle and (not before or before.rstrip(" ")[-1] in ".!\n")
         assert rest.partition(" is the pass key.")[2][0] in (
             "\n" if not before or before[-1] == "\n" else " \n"
         )
     np.testing.assert_allclose(places, [0, 0.25, 0.5, 0.75, 1], atol=0.02)
-    measured = [made.draw(3000, 1, [5], **part.arguments).depth_N[0] for part in made.parts(3000)]
+    measured = [
+        text_questions.draw(3000, 1, [5], **part.arguments).depth_N[0]
+        for part in text_questions.parts(3000)
+    ]
     np.testing.assert_allclose(measured, places, atol=1e-3)
 
 
 def test_depths_that_coincide_are_refused():
     """Of four needles of 110 bytes each, two places are nearest to three depths."""
-    made = questions("niah_multikey_3", ByteTokenizer())
+    text_questions = questions("niah_multikey_3", ByteTokenizer())
     with pytest.raises(
         ConfigError, match=r"holds 700, where .* at depth 0\.\d+ stands at 0\.\d+\. Leave it out"
     ):
-        made.check_depths(700, 5, [0, 700])
-    made.check_depths(6000, 5, [0, 6000])
+        text_questions.check_depths(700, 5, [0, 700])
+    text_questions.check_depths(6000, 5, [0, 6000])
     questions("niah_multikey_3", ByteTokenizer(), depths=2).check_depths(700, 5, [0, 700])
     questions("niah_multivalue", ByteTokenizer()).check_depths(900, 1, [0, 900])
 
@@ -191,13 +194,13 @@ def test_an_item_is_a_sentence_or_a_line_of_its_own(name, tokenizer):
     """Neither glued to the line behind it, nor in the middle of a word that holds a dot."""
     plain = questions(name, tokenizer, haystack="corpus")
     ids, n_bytes = tokenizer.encode([(TEXT[:120] + LINES) * 200])[0]
-    made, kinds = (
+    text_questions, kinds = (
         replace(plain, file=TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])),
         set(),
     )
     for length in (1500, 1501):
-        for part in made.parts(length):
-            for inputs in made.draw(length, 6, [2], **part.arguments).inputs_NT:
+        for part in text_questions.parts(length):
+            for inputs in text_questions.draw(length, 6, [2], **part.arguments).inputs_NT:
                 text = tokenizer.decode(inputs.tolist())
                 items = list(
                     re.finditer(
@@ -241,10 +244,10 @@ def test_what_is_hidden_is_what_is_asked():
     tokenizer = ByteTokenizer()
 
     def text(name: str, length: int = 6000) -> tuple[str, str]:
-        made = questions(name, tokenizer)
-        examples = made.draw(length, 1, [1], **made.parts(length)[-1].arguments)
-        whole = tokenizer.decode([*examples.inputs_NT[0], examples.targets_NT[0, -1]])
-        body, _, question = whole.rpartition("\n")
+        text_questions = questions(name, tokenizer)
+        examples = text_questions.draw(length, 1, [1], **text_questions.parts(length)[-1].arguments)
+        full_text = tokenizer.decode([*examples.inputs_NT[0], examples.targets_NT[0, -1]])
+        body, _, question = full_text.rpartition("\n")
         return body, question
 
     needle = r"special magic (\w+) for ([\w-]+) is: ([\w-]+)\."
@@ -256,17 +259,17 @@ def test_what_is_hidden_is_what_is_asked():
         ("niah_multivalue", 4),
     ):
         body, question = text(name)
-        found = re.findall(needle, body)
-        assert len(found) == count
+        items = re.findall(needle, body)
+        assert len(items) == count
         key = re.search(r"for ([\w-]+) mentioned", question)[1]
-        wanted = [value for _, own, value in found if own == key]
-        assert question.endswith(", ".join(wanted)) and len(wanted) == (
+        expected_values = [value for _, item_key, value in items if item_key == key]
+        assert question.endswith(", ".join(expected_values)) and len(expected_values) == (
             4 if name == "niah_multivalue" else 1
         )
     body, question = text("niah_multikey_2")
-    found = re.findall(needle, body)
+    items = re.findall(needle, body)
     key = re.search(r"for ([\w-]+) mentioned", question)[1]
-    assert len(found) > 50 and [value for _, own, value in found if own == key] == [
+    assert len(items) > 50 and [value for _, item_key, value in items if item_key == key] == [
         question.rpartition(" ")[2]
     ]
     body, question = text("niah_multiquery")
@@ -279,34 +282,43 @@ def test_what_is_hidden_is_what_is_asked():
 
 
 def test_rivals_are_other_values_of_the_same_text(tokenizer):
-    found = {}
+    n_rivals = {}
     for name in TASKS:
         plain = questions(name, tokenizer)
-        made, more = replace(plain, rivals=2), replace(plain, rivals=5)
-        part = made.parts(2600)[-1].arguments
-        one, two, three = (each.draw(2600, 2, [4], **part) for each in (plain, made, more))
-        room = int((two.answer_NT[0, ::-1] >= 0).argmax())  # behind the answer, for longer rivals
-        assert room or np.array_equal(one.inputs_NT, two.inputs_NT)
-        assert one.rival_NAKR is None and np.array_equal(two.inputs_NT, three.inputs_NT)
-        most = found[name] = made.task.rivals(2)
+        with_two, with_five = replace(plain, rivals=2), replace(plain, rivals=5)
+        part = with_two.parts(2600)[-1].arguments
+        plain_texts, of_two, of_five = (
+            each.draw(2600, 2, [4], **part) for each in (plain, with_two, with_five)
+        )
+        # What lies behind the answer has room for longer rivals.
+        room = int((of_two.answer_NT[0, ::-1] >= 0).argmax())
+        assert room or np.array_equal(plain_texts.inputs_NT, of_two.inputs_NT)
+        assert plain_texts.rival_NAKR is None and np.array_equal(
+            of_two.inputs_NT, of_five.inputs_NT
+        )
+        most = n_rivals[name] = with_two.task.rivals(2)
         if not most:
-            assert two.rival_NAKR is None
+            assert of_two.rival_NAKR is None
             continue
         n_answers = ANSWERS.get(name, 1)
-        assert two.rival_NAKR.shape[:3] == (2, n_answers, 2) and most == 2 * n_answers
+        assert of_two.rival_NAKR.shape[:3] == (2, n_answers, 2) and most == 2 * n_answers
         shown = [
             [[tokenizer.decode(ids[ids != IGNORED]) for ids in rivals] for rivals in text]
-            for text in two.rival_NAKR
+            for text in of_two.rival_NAKR
         ]
         again = [
             [[tokenizer.decode(ids[ids != IGNORED]) for ids in rivals[:2]] for rivals in text]
-            for text in three.rival_NAKR
+            for text in of_five.rival_NAKR
         ]
-        assert shown == again and made.task.rivals(5) == n_answers * (
-            5 if made.task.haystack == "items" else three.rival_NAKR.shape[2]
+        assert shown == again and with_two.task.rivals(5) == n_answers * (
+            5 if with_two.task.haystack == "items" else of_five.rival_NAKR.shape[2]
         )
         for inputs, targets, number, rivals in zip(
-            two.inputs_NT, two.targets_NT, two.answer_NT, shown, strict=True
+            of_two.inputs_NT,
+            of_two.targets_NT,
+            of_two.answer_NT,
+            shown,
+            strict=True,
         ):
             body = tokenizer.decode(inputs.tolist()[: int((number == 0).argmax())])
             for at, two_rivals in enumerate(rivals):
@@ -314,15 +326,16 @@ def test_rivals_are_other_values_of_the_same_text(tokenizer):
                 assert len({answer, *two_rivals}) == 3 and all(
                     f" is:{value}." in body for value in two_rivals
                 )  # whole, so by chance equal
-        place_M3 = np.argwhere((two.rival_NAKR != IGNORED).any(axis=3))
+        place_M3 = np.argwhere((of_two.rival_NAKR != IGNORED).any(axis=3))
         _, targets_MT = texts_with_rivals(
-            two, place_M3
+            of_two, place_M3
         )  # each scored whole, whatever its number of tokens
         assert np.array_equal(
-            (targets_MT != IGNORED).sum(1), (two.rival_NAKR != IGNORED).sum(3)[tuple(place_M3.T)]
+            (targets_MT != IGNORED).sum(1),
+            (of_two.rival_NAKR != IGNORED).sum(3)[tuple(place_M3.T)],
         )
     singles = {"passkey", "passkey_ended", "niah_single_1", "niah_single_2", "niah_single_3"}
-    assert {name for name, most in found.items() if not most} == singles
+    assert {name for name, most in n_rivals.items() if not most} == singles
 
 
 def test_a_pass_key_ends_with_its_full_stop_where_that_is_asked():
@@ -333,25 +346,28 @@ def test_a_pass_key_ends_with_its_full_stop_where_that_is_asked():
         questions(name, ByteTokenizer()).draw(600, 40, [0], depth=0.5)
         for name in ("passkey", "passkey_ended")
     )
-    said = [
-        [bytes(row[row >= 0].tolist()).decode() for row in made.targets_NT]
-        for made in (plain, ended)
+    answers = [
+        [bytes(row[row >= 0].tolist()).decode() for row in drawn.targets_NT]
+        for drawn in (plain, ended)
     ]
-    assert said[1] == [f"{key}." for key in said[0]] and {len(key) for key in said[0]} >= {5, 6}
+    assert answers[1] == [f"{key}." for key in answers[0]] and {len(key) for key in answers[0]} >= {
+        5,
+        6,
+    }
 
 
 def test_a_bos_begins_every_text_and_splits_differ():
     with_bos, without = (questions("passkey", ByteTokenizer(), bos) for bos in (256, None))
-    one, two = (each.draw(800, 3, [0], depth=0.5) for each in (with_bos, without))
+    bos_texts, plain_texts = (each.draw(800, 3, [0], depth=0.5) for each in (with_bos, without))
     assert (
-        (one.inputs_NT[:, 0] == 256).all()
-        and (one.inputs_NT[:, 1:] < 256).all()
-        and one.inputs_NT.shape == two.inputs_NT.shape
+        (bos_texts.inputs_NT[:, 0] == 256).all()
+        and (bos_texts.inputs_NT[:, 1:] < 256).all()
+        and bos_texts.inputs_NT.shape == plain_texts.inputs_NT.shape
     )
     other = TextQuestions(
         without.task, "passkey", "validation", without.file, without.tokenizer, None
     )
-    assert not np.array_equal(other.draw(800, 3, [0], depth=0.5).inputs_NT, two.inputs_NT)
+    assert not np.array_equal(other.draw(800, 3, [0], depth=0.5).inputs_NT, plain_texts.inputs_NT)
 
 
 def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
@@ -369,7 +385,7 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
         "evaluate.floor=false",
     ]
     done = cli(*words, "evaluate.tasks=[passkey,niah_single_1]")
-    said, few = (
+    output, few = (
         done.stdout,
         (
             "evaluate.windows=10 for 5 parts is 2 of each at every length, which is few:"
@@ -380,22 +396,22 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
         done.stderr.count(f"accuracy {name}: {few}") == 1 for name in ("passkey", "niah_single_1")
     )
     assert (
-        "Accuracy: passkey" in said
-        and "Accuracy: niah_single_1" in said
-        and "Loss (nats/token)" in said
+        "Accuracy: passkey" in output
+        and "Accuracy: niah_single_1" in output
+        and "Loss (nats/token)" in output
     )
     paths = sorted(tmp_path.rglob("evals/accuracy/*.json"))
     rows = [read_eval(path) for path in paths]
     assert [read_json(path)["config"]["version"] for path in paths] == [2, 2]
-    assert sorted(found[0]["task"] for found in rows) == ["niah_single_1", "passkey"]
-    for found in rows:
-        assert [(row["length"], row["depth"]) for row in found] == [
+    assert sorted(table[0]["task"] for table in rows) == ["niah_single_1", "passkey"]
+    for table in rows:
+        assert [(row["length"], row["depth"]) for row in table] == [
             (n, d) for n in (512, 600) for d in (None, 0.0, 0.25, 0.5, 0.75, 1.0)
         ]
-        assert [(row["n_targets"], row["n_units"]) for row in found] == [
+        assert [(row["n_targets"], row["n_units"]) for row in table] == [
             (n, n) for n in (10, 2, 2, 2, 2, 2)
         ] * 2
-        assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
+        assert table[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in table[1:6]]))
 
 
 def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cli, tmp_path):  # noqa: F811
@@ -415,18 +431,18 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
         both.count("Accuracy: niah_multivalue") == 2 and both.count("2 rivals of each answer") == 1
     )
     (new,) = set(tmp_path.rglob("evals/accuracy/*.json")) - set(before)
-    asked, choice = read_eval(new)
-    assert [(row["task"], row["n_targets"]) for row in (asked, choice)] == [
+    answer_row, choice_row = read_eval(new)
+    assert [(row["task"], row["n_targets"]) for row in (answer_row, choice_row)] == [
         ("niah_multivalue", 20),
         ("niah_multivalue choice", 20),
     ]
     assert read_json(new)["config"]["evaluate"]["rivals"] == 2
     (plain,) = [rows for rows in map(read_eval, before) if rows[0]["task"] == "niah_multivalue"]
-    assert [row["nll"] for row in plain] == [asked["nll"]]
+    assert [row["nll"] for row in plain] == [answer_row["nll"]]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["evaluate.protocol=accuracy"], "data=text is text: choose some"),
         (
@@ -450,9 +466,9 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
         ),
     ],
 )
-def test_words_that_mean_nothing_are_refused(words, said, cli):  # noqa: F811
+def test_words_that_mean_nothing_are_refused(words, message, cli):  # noqa: F811
     done = cli(*words, code=2)
-    assert re.search(said, done.stdout + done.stderr)
+    assert re.search(message, done.stdout + done.stderr)
 
 
 def test_a_task_of_the_users_own_is_asked_by_the_name_of_its_yaml(cli, tmp_path):  # noqa: F811

@@ -109,18 +109,18 @@ def test_kernels_and_their_gradients_equal_the_formula(kind, pair, monkeypatch):
     )
     random = torch.Generator().manual_seed(1)
     weigh = torch.randn(expected.shape, generator=random, dtype=torch.float64)
-    wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, map_JC])
+    expected_gradients = torch.autograd.grad((expected * weigh).sum(), [*wide, map_JC])
     can_fuse = kernels.can_fuse(layer)
     assert kind is Adaptive or not (can_fuse or flex.can_flex(layer))
     assert kind is Adaptive or not chunked_sdpa.can_chunk(layer, 0)
     for kernel in [attend_by_blocks, kernels.attend_fused] if can_fuse else [attend_by_blocks]:
-        found = [leaf.clone().requires_grad_() for leaf in leaves]
-        y = attend_in(kernel, layer, *found, x)
+        inputs = [leaf.clone().requires_grad_() for leaf in leaves]
+        y = attend_in(kernel, layer, *inputs, x)
         torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=5e-5)
-        learned = [*found, scale.maps[1].weight]
+        learned = [*inputs, scale.maps[1].weight]
         gradients = torch.autograd.grad((y[0] * weigh.float()).sum(), learned)
         firsts = [gradient[0] for gradient in gradients[:-1]]
-        for gradient, exact in zip([*firsts, gradients[-1]], wanted, strict=True):
+        for gradient, exact in zip([*firsts, gradients[-1]], expected_gradients, strict=True):
             torch.testing.assert_close(gradient.double(), exact, rtol=1e-3, atol=5e-4)
         with torch.no_grad():
             same(attend_in(kernel, layer, *leaves, x), y)

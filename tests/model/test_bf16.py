@@ -32,9 +32,10 @@ class Slow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in bf16.MATRIX_PRODUCTS | bf16.COMPOSED_PRODUCTS:
-            given = args[1] if func is torch.ops.aten.einsum.default else args
+            operands = args[1] if func is torch.ops.aten.einsum.default else args
             self.found += [func] * any(
-                isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16 for one in given
+                isinstance(operand, torch.Tensor) and operand.dtype == torch.bfloat16
+                for operand in operands
             )
         return func(*args, **(kwargs or {}))
 
@@ -118,13 +119,13 @@ def stepped(context, ratio: float) -> torch.Tensor:
     u_NN, v_NN = (torch.linalg.qr(torch.randn(24, 24))[0] for _ in range(2))
     weight_NN = torch.nn.Parameter(torch.zeros(24, 24))
     weight_NN.grad = u_NN @ torch.diag(torch.tensor([1.0] + 23 * [ratio])) @ v_NN
-    muon, given = (
+    muon, gradient_NN = (
         torch.optim.Muon([weight_NN], lr=1.0, momentum=0.0, weight_decay=0.0, nesterov=False),
         weight_NN.grad.clone(),
     )
     with context:
         muon.step()
-    assert torch.equal(weight_NN.grad, given)
+    assert torch.equal(weight_NN.grad, gradient_NN)
     return u_NN.mT @ weight_NN.detach() @ v_NN.mT
 
 

@@ -40,16 +40,16 @@ def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(
     expected = dense.attention(
         name, extension, scale_name, encoding, *wide, torch.zeros(LONG, 32), TRAIN_LEN, layer=1
     )
-    found = attend_by_blocks(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
+    actual_HTD = attend_by_blocks(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
+    torch.testing.assert_close(actual_HTD.double(), expected, rtol=0, atol=3e-5)
     weigh = torch.randn(
         expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     leaves = [*qkv, *encoding.parameters()]
-    wanted = torch.autograd.grad((expected * weigh).sum(), leaves, allow_unused=True)
+    expected_gradients = torch.autograd.grad((expected * weigh).sum(), leaves, allow_unused=True)
     for a, b in zip(
-        torch.autograd.grad((found * weigh.float()).sum(), leaves, allow_unused=True),
-        wanted,
+        torch.autograd.grad((actual_HTD * weigh.float()).sum(), leaves, allow_unused=True),
+        expected_gradients,
         strict=True,
     ):
         if a is not None or b is not None:
@@ -118,8 +118,8 @@ def test_gradients_are_finite_from_the_first_token_on_and_for_large_scores(varia
     for length, spread in ((1, 1.0), (40, 30.0)):
         encoding = VARIANTS[variant]()
         qkv = [t.requires_grad_() for t in inputs(length, spread=spread)]
-        found = attend_by_blocks(make_plan(encoding, length=length).layers[0], *qkv)
-        assert found.isfinite().all()
+        y_BHTD = attend_by_blocks(make_plan(encoding, length=length).layers[0], *qkv)
+        assert y_BHTD.isfinite().all()
         leaves = [*qkv, *encoding.parameters()]
-        grads = torch.autograd.grad(found.square().sum(), leaves, allow_unused=True)
+        grads = torch.autograd.grad(y_BHTD.square().sum(), leaves, allow_unused=True)
         assert all(grad.isfinite().all() for grad in grads if grad is not None)

@@ -65,23 +65,23 @@ def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_L
     return make_plan(encoding, extension, scale, length=length).layers[0]
 
 
-def each(one: chunked_sdpa.PieceSeries) -> list[chunked_sdpa.PieceSeries]:
+def each(series: chunked_sdpa.PieceSeries) -> list[chunked_sdpa.PieceSeries]:
     """Pieces of a series."""
     return [
         replace(
-            one,
-            first_query=one.first_query + n * one.query_step,
-            first_key=one.first_key + n * one.key_step,
+            series,
+            first_query=series.first_query + n * series.query_step,
+            first_key=series.first_key + n * series.key_step,
             n_pieces=1,
         )
-        for n in range(one.n_pieces)
+        for n in range(series.n_pieces)
     ]
 
 
-def pairs(found: list[chunked_sdpa.PieceSeries], length: int) -> torch.Tensor:
+def pairs(pieces: list[chunked_sdpa.PieceSeries], length: int) -> torch.Tensor:
     """Number of pieces that hold each pair: [T, T]."""
     held_TT = torch.zeros(length, length, dtype=torch.long)
-    for piece in found:
+    for piece in pieces:
         row_S, key_K = torch.arange(piece.n_queries)[:, None], torch.arange(piece.n_keys)
         after, before = piece.kind in ("lower", "diagonal"), piece.kind in ("upper", "diagonal")
         seen = (
@@ -105,23 +105,23 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
         for band in layer_of(("rope", extension, "none"), length).bands:
             for first in {0, length // 2, length - 1}:
                 index_T = torch.arange(length)
-                wanted = (
+                expected_TK = (
                     (index_T >= band.first_T[:, None])
                     & (index_T <= band.last_T[:, None])
                     & (index_T[:, None] >= first)
                 )
-                found = chunked_sdpa.pieces_of_band(band.first_T, band.last_T, first)
-                assert torch.equal(pairs(found, length), wanted.long())
+                pieces = chunked_sdpa.pieces_of_band(band.first_T, band.last_T, first)
+                assert torch.equal(pairs(pieces, length), expected_TK.long())
                 assert torch.equal(
                     pairs(
                         [
                             piece
-                            for one in chunked_sdpa.joined_into_series(found)
-                            for piece in each(one)
+                            for series in chunked_sdpa.joined_into_series(pieces)
+                            for piece in each(series)
                         ],
                         length,
                     ),
-                    wanted.long(),
+                    expected_TK.long(),
                 )
 
 
@@ -172,11 +172,13 @@ def test_long_texts_equal_rows(extension, train_len):
     layer = layer_of(("rope", extension, "log_n"), length, train_len)
     (q, k, v), _ = attention_inputs(layer.encoding, length)
     q, k, v = (torch.cat((t, t.flip(2))) for t in (q, k, v))
-    wanted = attend_by_blocks(layer, q, k, v)
+    expected_BHTD = attend_by_blocks(layer, q, k, v)
     for first in (0, 1300, length - 3):
-        found = chunked_sdpa.chunked_sdpa(layer, q, k, v, first)
-        assert (found - wanted[:, :, first:]).norm() < 2e-6 * wanted[:, :, first:].norm()
-        torch.testing.assert_close(found, wanted[:, :, first:], rtol=0, atol=2e-5)
+        actual_BHTD = chunked_sdpa.chunked_sdpa(layer, q, k, v, first)
+        assert (actual_BHTD - expected_BHTD[:, :, first:]).norm() < 2e-6 * expected_BHTD[
+            :, :, first:
+        ].norm()
+        torch.testing.assert_close(actual_BHTD, expected_BHTD[:, :, first:], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -189,22 +191,24 @@ def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
     monkeypatch.setattr(precision, "has_amx", lambda: True)
     layer = layer_of((*pair, "none"), 2500, 1200)
     (q, k, v), _ = attention_inputs(layer.encoding, 2500)
-    wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16().float())
-    found = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16())
-    assert found.dtype == torch.bfloat16
-    deviation_BHT = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    expected_BHTD = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16().float())
+    actual_BHTD = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16())
+    assert actual_BHTD.dtype == torch.bfloat16
+    deviation_BHT = (actual_BHTD - expected_BHTD).norm(dim=-1) / expected_BHTD.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.007 and deviation_BHT.max() < 0.05
 
 
 @torch.no_grad()
 def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
-    told = []
-    layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), report_progress=told.append)
+    reports = []
+    layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), report_progress=reports.append)
     (q, k, v), _ = attention_inputs(layer.encoding, 1500)
-    wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v)
-    assert len(told) > 5 and told == sorted(told) and 0 < told[0] < told[-1] < 1
+    expected_BHTD = chunked_sdpa.chunked_sdpa(layer, q, k, v)
+    assert len(reports) > 5 and reports == sorted(reports) and 0 < reports[0] < reports[-1] < 1
     monkeypatch.setattr(chunked_sdpa, "PAIRS_PER_CALL", 1000)
-    torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v), wanted, rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        chunked_sdpa.chunked_sdpa(layer, q, k, v), expected_BHTD, rtol=0, atol=2e-6
+    )
 
 
 CHOSEN = {
@@ -228,8 +232,8 @@ CHOSEN = {
 
 @pytest.mark.parametrize("case", CHOSEN)
 def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatch):
-    triple, given, wanted = CHOSEN[case]
-    length, ran = given.get("length", precision.LONGEST_UNCHUNKED + 1), []
+    triple, settings, expected_kernel = CHOSEN[case]
+    length, ran = settings.get("length", precision.LONGEST_UNCHUNKED + 1), []
     for name in ("attend_fused", "chunked_sdpa", "attend_by_blocks"):
         kernel = getattr(dispatch, name)
         monkeypatch.setattr(
@@ -239,9 +243,9 @@ def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatc
         )
     layer = layer_of(triple, length)
     leaves, x = attention_inputs(layer.encoding, length)
-    with torch.set_grad_enabled(given.get("learns", False)):
-        dispatch.attend(layer, x, *leaves, n_last=given.get("last"))
-    assert ran == [wanted]
+    with torch.set_grad_enabled(settings.get("learns", False)):
+        dispatch.attend(layer, x, *leaves, n_last=settings.get("last"))
+    assert ran == [expected_kernel]
 
 
 @pytest.mark.parametrize("extension", BANDED)

@@ -58,12 +58,12 @@ def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
     if not flex.can_flex(layer):
         pytest.skip("`attend_by_blocks` runs it")
     q, k, v, x = inputs(encoding, LENGTH, dtype)
-    found, wanted = (
+    actual_BHTD, expected_BHTD = (
         attend_in(flex.attend_by_flex, layer, q, k, v, x),
         attend_in(attend_by_blocks, layer, q, k, v.float(), x),
     )
-    assert found.dtype == torch.float32 and not found.isnan().any()
-    assert (found - wanted).norm() / wanted.norm() < DEVIATION[dtype]
+    assert actual_BHTD.dtype == torch.float32 and not actual_BHTD.isnan().any()
+    assert (actual_BHTD - expected_BHTD).norm() / expected_BHTD.norm() < DEVIATION[dtype]
 
 
 @pytest.mark.parametrize("dtype", DEVIATION, ids=str)
@@ -78,7 +78,7 @@ def test_memory_grows_with_the_length_alone(pair, dtype):
         dispatch.attend(layer, x, q, k, v)
         mib.append(
             tensor_mib(
-                lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"
+                lambda layer=layer, operands=(x, q, k, v): dispatch.attend(layer, *operands), "cuda"
             )
         )
         assert flex.FAILED_BEFORE not in layer.bands[0].cache
@@ -111,17 +111,17 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, c
             training_plan_maker(model.encoding, model.scale, "cuda", 0),
         )
 
-    whole, before, after = trainer(), trainer(), trainer()
+    undisturbed, before, after = trainer(), trainer(), trainer()
     for _ in range(4):
-        whole.advance()
+        undisturbed.advance()
         before.advance()
     before.save(run)
     after.resume(run)
-    for one in (whole, after):
+    for training in (undisturbed, after):
         for _ in range(4):
-            one.advance()
-        assert one.step == 8 and one.compiled == compiled
-        losses.append([one.figures()["loss"], one.validate()])
+            training.advance()
+        assert training.step == 8 and training.compiled == compiled
+        losses.append([training.figures()["loss"], training.validate()])
     torch.testing.assert_close(
         *map(torch.tensor, losses), rtol=0, atol=1e-3 if dtype == "fp32" else 3e-2
     )
@@ -129,14 +129,19 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, c
 
 def test_benchmarks_run_and_measure_there(tmp_path):
     figures = measure.measure_training(64, 2, ["fox"], "cuda")
-    assert {one.case for one in figures} == {"rope", "fox"} and all(
-        one.mib > 0 and one.ratio > 0 for one in figures
+    assert {figure.case for figure in figures} == {"rope", "fox"} and all(
+        figure.mib > 0 and figure.ratio > 0 for figure in figures
     )
     (figures,) = measure.measure_evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
-    assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 for one in figures)
+    assert {figure.case for figure in figures} == {"rope", "fox"} and all(
+        figure.mib > 0 for figure in figures
+    )
     (figures,) = bench.measure_checkpoint(
         str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda"
     )
-    assert {one.case for one in figures} == {"none", "rerope", "window", "transformers"} and all(
-        one.mib > 0 for one in figures
-    )
+    assert {figure.case for figure in figures} == {
+        "none",
+        "rerope",
+        "window",
+        "transformers",
+    } and all(figure.mib > 0 for figure in figures)

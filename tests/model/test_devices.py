@@ -43,7 +43,7 @@ SCALED_PAIRS = (
 
 def few(encoding: str) -> list[str]:
     """Of the extensions that an encoding allows, those of most bands and others: all with rope."""
-    legal = [extension for one, extension, _ in legal_pairs(LONG) if one == encoding]
+    legal = [extension for candidate, extension, _ in legal_pairs(LONG) if candidate == encoding]
     return legal if encoding == "rope" else legal[:: max(1, len(legal) // 2)]
 
 
@@ -120,8 +120,8 @@ def losses(model, extension, scale, device: str, dtype: str = "fp32") -> np.ndar
     config = EvaluateConfig(
         lengths=[LONG], max_length=LONG, windows=3, targets=2, batch_tokens=2 * LONG, dtype=dtype
     )
-    found = Scorer(copy.deepcopy(model).to(device), CORPUS, extension, scale, config, device)
-    return FixedTargets(found).run(LONG)[1]["nll"]
+    scorer = Scorer(copy.deepcopy(model).to(device), CORPUS, extension, scale, config, device)
+    return FixedTargets(scorer).run(LONG)[1]["nll"]
 
 
 @pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
@@ -180,7 +180,7 @@ def test_a_step_copies_nothing_but_its_inputs(encoding, scale, monkeypatch):
     # to where they really are.
     groups = len(trainer.optimizers[-1].param_groups)
     assert device.copies.count("to cpu") == groups
-    device.copies = [one for one in device.copies if one != "to cpu"]
+    device.copies = [direction for direction in device.copies if direction != "to cpu"]
     assert (
         device.copies.count("item") == 1
         and device.copies.count("to cuda") == len(device.copies) - 1
@@ -190,9 +190,9 @@ def test_a_step_copies_nothing_but_its_inputs(encoding, scale, monkeypatch):
 
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "fox"])
 def test_bf16_stays_on_the_device(encoding, gpu):
-    one, extension, scale = make_triple(encoding, "none", "none")
+    method, extension, scale = make_triple(encoding, "none", "none")
     np.testing.assert_allclose(
-        *(losses(small_model(one), extension, scale, device, "bf16") for device in (gpu, "cpu")),
+        *(losses(small_model(method), extension, scale, device, "bf16") for device in (gpu, "cpu")),
         rtol=0,
         atol=0.1,
     )
@@ -200,40 +200,40 @@ def test_bf16_stays_on_the_device(encoding, gpu):
 
 def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu, request):
     refused = (RuntimeError, TypeError) if request.node.callspec.params["gpu"] == "real" else Mixed
-    here, there = torch.arange(3.0), torch.arange(3.0, device=gpu)
+    on_cpu, on_gpu = torch.arange(3.0), torch.arange(3.0, device=gpu)
     assert (
-        there.device.type == "cuda"
-        and there.is_cuda
-        and there.cpu().device.type == "cpu"
-        and here.device.type == "cpu"
+        on_gpu.device.type == "cuda"
+        and on_gpu.is_cuda
+        and on_gpu.cpu().device.type == "cpu"
+        and on_cpu.device.type == "cpu"
     )
     for mixed in (
-        lambda: here + there,
-        lambda: torch.cat([here, there]),
-        lambda: torch.where(there > 1, here, there),
-        lambda: here[there.long()],
-        lambda: there.clone().add_(here),
-        lambda: torch.stack([here[0], there[0]]),
-        lambda: there.numpy(),
-        lambda: torch.nn.functional.embedding(torch.ones(2, dtype=torch.long), there[:, None]),
+        lambda: on_cpu + on_gpu,
+        lambda: torch.cat([on_cpu, on_gpu]),
+        lambda: torch.where(on_gpu > 1, on_cpu, on_gpu),
+        lambda: on_cpu[on_gpu.long()],
+        lambda: on_gpu.clone().add_(on_cpu),
+        lambda: torch.stack([on_cpu[0], on_gpu[0]]),
+        lambda: on_gpu.numpy(),
+        lambda: torch.nn.functional.embedding(torch.ones(2, dtype=torch.long), on_gpu[:, None]),
         lambda: torch.rand(3, device=gpu, generator=torch.Generator()),
     ):
         with pytest.raises(refused):
             mixed()
     for allowed in (
-        lambda: there * here[1],
-        lambda: there[here.long()],
-        lambda: there.clone().copy_(here),
-        lambda: there + 1,
+        lambda: on_gpu * on_cpu[1],
+        lambda: on_gpu[on_cpu.long()],
+        lambda: on_gpu.clone().copy_(on_cpu),
+        lambda: on_gpu + 1,
     ):
         assert allowed().is_cuda
     weight = torch.ones(3, requires_grad=True).to(gpu).detach().requires_grad_()
-    (weight * there).sum().backward()
+    (weight * on_gpu).sum().backward()
     assert (
         weight.grad.is_cuda
-        and torch.zeros_like(there).is_cuda
-        and there.sum().is_cuda
-        and not (there.cpu() + here).is_cuda
+        and torch.zeros_like(on_gpu).is_cuda
+        and on_gpu.sum().is_cuda
+        and not (on_gpu.cpu() + on_cpu).is_cuda
     )
 
 
@@ -263,7 +263,7 @@ def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(
     )
     write_text(tmp_path / "text")
     small = [word for word in SMALL if word != "device=cpu"] + ["train.dtype=fp32", "encoding=rope"]
-    found = {}
+    nll_by_device = {}
     for device in ("cpu", gpu):
         for extension in ("none", "rerope"):
             done = call(
@@ -281,8 +281,8 @@ def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(
             json.loads(path.read_text())["rows"]
             for path in sorted((tmp_path / device).glob("*/evals/*/*.json"))
         ]
-        found[device] = [row["nll"] for part in rows for row in part]
+        nll_by_device[device] = [row["nll"] for part in rows for row in part]
     (provenance,) = (tmp_path / gpu).glob("*/provenance.json")
     assert name in provenance.read_text()
-    np.testing.assert_allclose(found[gpu], found["cpu"], rtol=0, atol=1e-2)
-    assert len(found[gpu]) == 6
+    np.testing.assert_allclose(nll_by_device[gpu], nll_by_device["cpu"], rtol=0, atol=1e-2)
+    assert len(nll_by_device[gpu]) == 6

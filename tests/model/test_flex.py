@@ -42,7 +42,7 @@ def assert_same_blocks(band: BandPlan) -> None:
     from torch.nn.attention.flex_attention import create_block_mask
 
     length, (first_T, last_T) = len(band.first_T), (band.first_T, band.last_T)
-    wanted = create_block_mask(
+    expected_mask = create_block_mask(
         lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
         None,
         None,
@@ -50,7 +50,7 @@ def assert_same_blocks(band: BandPlan) -> None:
         length,
         device="cpu",
     )
-    *found, mask = flex.block_mask(band, CPU).as_tuple()
+    *parts, mask = flex.block_mask(band, CPU).as_tuple()
     index_T = torch.arange(length)
     assert torch.equal(mask(0, 0, index_T[:, None], index_T), band.seen(index_T, index_T))
     if band.lot_T is not None:
@@ -59,11 +59,11 @@ def assert_same_blocks(band: BandPlan) -> None:
             for lots in ({}, {"lot_T": None, "share_T": None})
         ]
         assert (
-            torch.equal(*(one.to_dense() for one in blocks))
+            torch.equal(*(block_mask.to_dense() for block_mask in blocks))
             and not blocks[0].full_kv_num_blocks.any()
         )
         return
-    for a, b in zip(found, wanted.as_tuple()[:-1], strict=True):
+    for a, b in zip(parts, expected_mask.as_tuple()[:-1], strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
@@ -102,9 +102,11 @@ def test_a_block_mask_takes_no_memory_by_the_square_of_the_tokens():
 def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
     from torch.nn.attention.flex_attention import BlockMask
 
-    made, make = [], BlockMask.from_kv_blocks
+    calls, make = [], BlockMask.from_kv_blocks
     monkeypatch.setattr(
-        BlockMask, "from_kv_blocks", lambda *args, **kwargs: made.append(1) or make(*args, **kwargs)
+        BlockMask,
+        "from_kv_blocks",
+        lambda *args, **kwargs: calls.append(1) or make(*args, **kwargs),
     )
     encoding, extension, scale = make_triple("rope", "rerope", "none")
     plan = make_plan(encoding, extension, scale, length=48)
@@ -112,7 +114,7 @@ def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
     with torch.no_grad():
         for layer in [*plan.layers, *plan.layers]:
             attend_in(flex.attend_by_flex, layer, *leaves, x)
-    assert len(plan.layers) == 2 and len(plan.layers[0].bands) == len(made) == 2
+    assert len(plan.layers) == 2 and len(plan.layers[0].bands) == len(calls) == 2
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -122,11 +124,11 @@ def test_keys_drawn_by_lot_are_those_of_rows(clamp):
     layer = make_plan(encoding, RandomKeys(clamp=clamp), length=150).layers[0]
     leaves, x = attention_inputs(encoding, 150)
     with torch.no_grad():
-        found, wanted = (
+        actual_BHTD, expected_BHTD = (
             attend_in(kernel, layer, *leaves, x)
             for kernel in (flex.attend_by_flex, attend_by_blocks)
         )
-    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(actual_BHTD, expected_BHTD, rtol=0, atol=2e-5)
 
 
 def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch):
@@ -148,21 +150,21 @@ def test_what_is_asked_of_the_kernel_compiles_as_one_graph(monkeypatch):
     from torch.nn.attention.flex_attention import flex_attention
 
     graphs = []
-    one = flex.compiled_for_each_shape(
+    compiled = flex.compiled_for_each_shape(
         flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward
     )
-    monkeypatch.setattr(flex, "_flex_attention", lambda device: one)
+    monkeypatch.setattr(flex, "_flex_attention", lambda device: compiled)
     encoding, extension, scale = make_triple("fox_rope", "lm_infinite", "log_n")
     layer = make_plan(encoding, extension, scale, length=40).layers[0]
     leaves, x = attention_inputs(encoding, 40)
     with torch.no_grad():
-        found, again, wanted = (
+        actual_BHTD, again, expected_BHTD = (
             attend_in(kernel, layer, *leaves, x)
             for kernel in (flex.attend_by_flex, flex.attend_by_flex, attend_by_blocks)
         )
-    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(actual_BHTD, expected_BHTD, rtol=0, atol=2e-5)
     assert (
-        torch.equal(found, again) and len(layer.bands) > 1 and len(graphs) == 1
+        torch.equal(actual_BHTD, again) and len(layer.bands) > 1 and len(graphs) == 1
     )  # the bands share one compiled form
 
 
@@ -192,11 +194,11 @@ def test_blocks_run_where_flex_fails_and_it_is_not_tried_again_with_that_plan(
     plans = [make_plan(encoding, extension, scale, length=48) for _ in range(2)]
     (q, k, v), x = attention_inputs(encoding, 48)
     with torch.no_grad():
-        wanted = attend_in(attend_by_blocks, plans[0].layers[0], q, k, v, x)
+        expected_BHTD = attend_in(attend_by_blocks, plans[0].layers[0], q, k, v, x)
         for layer in [*plans[0].layers, *plans[1].layers]:
             assert torch.equal(
                 kernels.attend(layer, x, q, k, v.as_subclass(OnCuda)).as_subclass(torch.Tensor),
-                wanted,
+                expected_BHTD,
             )
     assert len(tried) == len(plans)
     assert (

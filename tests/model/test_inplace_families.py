@@ -43,51 +43,55 @@ def test_a_family_is_unchanged_without_an_extension_and_exact_with_each(kind):
     model = tiny(kind)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     inside, beyond = text(2, 20), text(2, TRAIN_LEN if kind in LEARNED else BEYOND)
-    own = [model(one).logits for one in (inside, beyond)]
+    original = [model(ids).logits for ids in (inside, beyond)]
     posbench.extend(model)
-    for ids, expected in zip((inside, beyond), own, strict=True):
+    for ids, expected in zip((inside, beyond), original, strict=True):
         assert difference(model(ids).logits, expected) < SAME
-    found = {}
+    extended = {}
     pairs = PAIRS if kind in THOROUGH else FEW
     for extension, scale in pairs if kind not in LEARNED else ():
         try:
             posbench.extend(model, extension, scale)
         except ConfigError as error:
-            assert any(one in str(error) for one in CHANGES_NOTHING), (extension, scale, error)
+            assert any(reason in str(error) for reason in CHANGES_NOTHING), (
+                extension,
+                scale,
+                error,
+            )
             continue
-        found[extension, scale] = model(beyond[:1]).logits
+        extended[extension, scale] = model(beyond[:1]).logits
     posbench.restore(model)
-    for pair, logits in found.items():
+    for pair, logits in extended.items():
         with densely(model, kind, *pair):
             assert difference(logits, model(beyond[:1]).logits) < SAME, pair
-    assert len(found) >= (0 if kind in LEARNED else len(pairs) // 3), (
+    assert len(extended) >= (0 if kind in LEARNED else len(pairs) // 3), (
         "families whose extended layers do not turn are masked and scaled all the same"
     )
-    assert torch.equal(model(inside).logits, own[0])
+    assert torch.equal(model(inside).logits, original[0])
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     reader = Reader(model, TRAIN_LEN)  # as an evaluation reads it
-    assert difference(reader(inside), own[0]) < SAME
-    assert difference(reader(inside, last=3), own[0][:, -3:]) < SAME
+    assert difference(reader(inside), original[0]) < SAME
+    assert difference(reader(inside, last=3), original[0][:, -3:]) < SAME
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "gemma2", "gpt_oss"])
 def test_heads_are_seen_as_transformers_computes_their_weights(kind):
     from posbench.model.kernels.dispatch import attention_weights
 
-    model, ids, found = tiny(kind), text(1, 60), {}
+    model, ids, weights_by_layer = tiny(kind), text(1, 60), {}
     model.set_attn_implementation("eager")
     expected = model(ids, output_attentions=True, use_cache=False).attentions
     reader = Reader(model, TRAIN_LEN)
 
     def watch(index, plan, q_BHTD, k_BGTD):
-        whole = torch.zeros(1, q_BHTD.shape[1], 60, 60)
+        full_weights = torch.zeros(1, q_BHTD.shape[1], 60, 60)
         for start, bands in attention_weights(plan, None, q_BHTD, k_BGTD, 60):
             for keys, weights in bands:
-                whole[:, :, start : start + weights.shape[2], keys] += weights
-        found[index] = whole
+                full_weights[:, :, start : start + weights.shape[2], keys] += weights
+        weights_by_layer[index] = full_weights
 
     reader.hook.observe_layer = watch
     reader(ids)
-    assert len(found) == len(expected)
-    for index, weights in found.items():
+    assert len(weights_by_layer) == len(expected)
+    for index, weights in weights_by_layer.items():
         assert (weights - expected[index][..., :60]).abs().max() < 1e-5

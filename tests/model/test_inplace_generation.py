@@ -53,8 +53,8 @@ def extended(kind: str, extension: str, scale: str = "none"):
 @pytest.mark.parametrize(
     ("kind", "extension"),
     [
-        *(("llama", one) for one in ("none", *FIXED, *OTHER)),
-        *((kind, one) for kind in SOME[1:] for one in ("none", "yarn", "dca", "streaming")),
+        *(("llama", method) for method in ("none", *FIXED, *OTHER)),
+        *((kind, method) for kind in SOME[1:] for method in ("none", "yarn", "dca", "streaming")),
     ],
 )
 def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension):
@@ -69,9 +69,9 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
             (90, 91),
             (91, BEYOND),
         ):  # prefill, in parts, and token by token
-            found = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
-            cache = found.past_key_values
-            assert difference(found.logits, model(ids[:, :stop]).logits[:, start:]) < SAME, (
+            output = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            assert difference(output.logits, model(ids[:, :stop]).logits[:, start:]) < SAME, (
                 scale,
                 start,
             )
@@ -83,23 +83,25 @@ def test_generation_is_that_of_whole_texts_read_anew(kind):
     model = extended(kind, extension) or extended(kind, "none", "log_n")
     ids, mask = text(2, 70), torch.ones(2, 70, dtype=torch.long)
     mask[1, :9] = 0
-    found = model.generate(ids, attention_mask=mask, **GREEDY)
-    assert torch.equal(found, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY))
-    assert torch.equal(found[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
+    generated = model.generate(ids, attention_mask=mask, **GREEDY)
+    assert torch.equal(
+        generated, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY)
+    )
+    assert torch.equal(generated[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
     static = model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
-    assert torch.equal(found, static)
+    assert torch.equal(generated, static)
 
 
 def test_beams_and_samples_are_those_of_whole_texts():
     model = extended("llama", "self_extend")
     ids, mask = text(2, 80), torch.ones(2, 80, dtype=torch.long)
     mask[0, :5] = 0
-    for given in ({"num_beams": 3, **GREEDY}, {"do_sample": True, "max_new_tokens": 10}):
-        found = []
+    for settings in ({"num_beams": 3, **GREEDY}, {"do_sample": True, "max_new_tokens": 10}):
+        generated = []
         for cached in (True, False):
             torch.manual_seed(3)
-            found.append(model.generate(ids, attention_mask=mask, use_cache=cached, **given))
-        assert torch.equal(*found)
+            generated.append(model.generate(ids, attention_mask=mask, use_cache=cached, **settings))
+        assert torch.equal(*generated)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "llama4_text", "gpt_oss"])
@@ -107,15 +109,15 @@ def test_padding_on_either_side_changes_nothing(kind):
     model = extended(kind, "yarn") or extended(kind, "none", "log_n")
     ids, mask = text(3, 90), torch.ones(3, 90, dtype=torch.long)
     mask[1, :17], mask[2, 70:] = 0, 0
-    found = model(ids, attention_mask=mask).logits
+    logits = model(ids, attention_mask=mask).logits
     for row, part in ((0, slice(None)), (1, slice(17, None)), (2, slice(None, 70))):
-        assert difference(found[row, part], model(ids[row : row + 1, part]).logits[0]) < SAME
+        assert difference(logits[row, part], model(ids[row : row + 1, part]).logits[0]) < SAME
 
 
 def test_a_factor_of_each_length_needs_a_target_or_no_cache():
     model, ids = posbench.extend(tiny("llama"), "pi"), text(1, 70)
     longer = {**GREEDY, "max_new_tokens": 5}
-    found = model.generate(ids, use_cache=False, **longer)
+    generated = model.generate(ids, use_cache=False, **longer)
     with pytest.raises(ConfigError, match="target_len=TOKENS, or generate with use_cache=False"):
         model.generate(ids, **GREEDY)
     short = text(1, 40)  # within the training length the factor is 1
@@ -123,7 +125,7 @@ def test_a_factor_of_each_length_needs_a_target_or_no_cache():
         model.generate(short, **GREEDY), model.generate(short, use_cache=False, **GREEDY)
     )
     posbench.extend(model, "pi", target_len=TARGET)
-    assert not torch.equal(found, model.generate(ids, **longer))
+    assert not torch.equal(generated, model.generate(ids, **longer))
 
 
 @pytest.mark.parametrize(
@@ -173,20 +175,20 @@ def test_two_models_do_not_disturb_each_other():
     gc.collect()
     before = registered()
     first, second, ids = tiny("llama"), tiny("llama"), text(1, 90)
-    own = first(ids).logits
+    original = first(ids).logits
     posbench.extend(first, "rerope")
-    assert torch.equal(second(ids).logits, own)
+    assert torch.equal(second(ids).logits, original)
     posbench.extend(second, "streaming")
-    one, two = first(ids).logits, second(ids).logits
-    assert difference(one, two) > 1e-3
-    assert torch.equal(posbench.restore(second)(ids).logits, own)
-    assert torch.equal(first(ids).logits, one)
+    first_logits, second_logits = first(ids).logits, second(ids).logits
+    assert difference(first_logits, second_logits) > 1e-3
+    assert torch.equal(posbench.restore(second)(ids).logits, original)
+    assert torch.equal(first(ids).logits, first_logits)
     for copied in (copy.deepcopy, pickle.dumps):
         with pytest.raises(
             ConfigError, match=r"cannot be copied or pickled: posbench\.restore it first"
         ):
             copied(first)
-    assert torch.equal(copy.deepcopy(posbench.restore(first))(ids).logits, own)
+    assert torch.equal(copy.deepcopy(posbench.restore(first))(ids).logits, original)
     del first, second
     gc.collect()
     assert registered() == before
@@ -194,13 +196,13 @@ def test_two_models_do_not_disturb_each_other():
 
 def test_extending_again_changes_the_methods_alone():
     model, ids = posbench.extend(tiny("llama"), "rerope"), text(1, 90)
-    found = model(ids).logits
-    assert torch.equal(posbench.extend(model, "rerope")(ids).logits, found)
-    assert torch.equal(posbench.extend(model, Rerope())(ids).logits, found)
+    logits = model(ids).logits
+    assert torch.equal(posbench.extend(model, "rerope")(ids).logits, logits)
+    assert torch.equal(posbench.extend(model, Rerope())(ids).logits, logits)
     assert torch.equal(
-        posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, found
+        posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, logits
     )
-    assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, found) > 1e-4
+    assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, logits) > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "opt", "gemma3_text"])
@@ -213,15 +215,15 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
         "what reads the longest text off the configuration, such as lm-eval, sees the target"
     )
     ids = text(1, 70)
-    found = model.generate(ids, **GREEDY)
+    generated = model.generate(ids, **GREEDY)
     model.save_pretrained(tmp_path / "after")
-    assert torch.equal(model.generate(ids, **GREEDY), found)
+    assert torch.equal(model.generate(ids, **GREEDY), generated)
     before, after = (
         json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after")
     )
     assert before == after
-    for one in (tmp_path / "after").glob("*.safetensors"):
-        assert one.read_bytes() == (tmp_path / "before" / one.name).read_bytes()
+    for file in (tmp_path / "after").glob("*.safetensors"):
+        assert file.read_bytes() == (tmp_path / "before" / file.name).read_bytes()
     posbench.restore(model)
     assert getattr(model.config, longest) == TRAIN_LEN
     model.save_pretrained(tmp_path / "restored")
@@ -254,8 +256,8 @@ def test_prefill_of_a_long_text_takes_linear_memory():
 
 def test_windows_keep_a_cache_of_their_size():
     model = extended("gemma3_text", "pi")
-    found = model(text(1, BEYOND), use_cache=True).past_key_values
-    assert min(layer.keys.shape[2] for layer in found.layers) <= WINDOW
+    cache = model(text(1, BEYOND), use_cache=True).past_key_values
+    assert min(layer.keys.shape[2] for layer in cache.layers) <= WINDOW
 
 
 @pytest.mark.gpu
@@ -264,37 +266,39 @@ def test_windows_keep_a_cache_of_their_size():
 )
 def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
     extension = {"gpt2": "table_linear", "llama4_text": "none"}.get(kind, "yarn")
-    ids, found = text(2, BEYOND), []
+    ids, device_logits = text(2, BEYOND), []
     for device in ("cpu", "cuda"):
         model = posbench.extend(tiny(kind).to(device), extension, "log_n", target_len=TARGET)
-        whole = model(ids.to(device)).logits
+        full_logits = model(ids.to(device)).logits
         part = model(ids[:, :90].to(device), use_cache=True).past_key_values
         assert (
-            difference(model(ids[:, 90:].to(device), past_key_values=part).logits, whole[:, 90:])
+            difference(
+                model(ids[:, 90:].to(device), past_key_values=part).logits, full_logits[:, 90:]
+            )
             < 1e-3
         )
-        found.append(whole.cpu())
-    assert difference(found[1], found[0]) < 1e-3
+        device_logits.append(full_logits.cpu())
+    assert difference(device_logits[1], device_logits[0]) < 1e-3
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss", "deepseek_v3", "glm4"])
 def test_a_model_is_trained_with_methods_in_place(kind):
-    ids, found = text(2, 70), []
+    ids, gradients = text(2, 70), []
     for place in (False, True):
         model = tiny(kind).requires_grad_(True)
         if place:
             posbench.extend(model)
         model(ids, labels=ids, use_cache=False).loss.backward()
-        found.append(
+        gradients.append(
             {
                 name: parameter.grad
                 for name, parameter in model.named_parameters()
                 if parameter.grad is not None
             }
         )
-    assert found[0].keys() == found[1].keys()
-    for name, expected in found[0].items():
-        assert (found[1][name] - expected).norm() < 1e-4 * expected.norm() + 1e-8, name
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, expected in gradients[0].items():
+        assert (gradients[1][name] - expected).norm() < 1e-4 * expected.norm() + 1e-8, name
     posbench.extend(model, "rerope", "log_n")
     model(ids, labels=ids, use_cache=False).loss.backward()
     assert all(
@@ -308,9 +312,11 @@ def test_a_model_is_trained_with_methods_in_place(kind):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_models_of_16_bits_are_taken_within_their_rounding(kind, dtype):
     model, ids = tiny(kind).to(dtype), text(1, 50)
-    own = model(ids).logits.float()
+    original = model(ids).logits.float()
     posbench.extend(model, *(["table_linear"] if kind in LEARNED else ["yarn"]), target_len=TARGET)
     model.generate(text(1, 80), **GREEDY)
     posbench.extend(model)
-    found = model(ids).logits
-    assert found.dtype == dtype and (found.float() - own).abs().mean() < 0.02 * own.std()
+    logits = model(ids).logits
+    assert (
+        logits.dtype == dtype and (logits.float() - original).abs().mean() < 0.02 * original.std()
+    )

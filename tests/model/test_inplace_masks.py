@@ -14,8 +14,8 @@ masking_utils = transformers.masking_utils
 
 
 def rule(function, padding=None):
-    found = compact_mask(2, 10, 10, mask_function=function, attention_mask=padding).checked()
-    return found.window, found.chunk
+    mask = compact_mask(2, 10, 10, mask_function=function, attention_mask=padding).checked()
+    return mask.window, mask.chunk
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 24, 512, 4096, 8192, 131072])

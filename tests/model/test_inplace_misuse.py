@@ -27,7 +27,7 @@ def test_a_model_with_the_same_configuration_object_is_not_changed():
     assert other.config.max_position_embeddings == TRAIN_LEN
     assert torch.equal(other.generate(ids, max_new_tokens=3, do_sample=False)[:, :LENGTH], ids)
     posbench.extend(other, "streaming")
-    extended = [one(ids).logits for one in (model, other)]
+    extended = [either(ids).logits for either in (model, other)]
     model.config.pad_token_id = 7
     posbench.restore(other)
     assert torch.equal(other(ids).logits, other_logits)
@@ -43,14 +43,14 @@ def test_a_model_with_the_same_configuration_object_is_not_changed():
 
 def test_a_model_made_from_the_configuration_of_an_extended_one_is_refused():
     model, ids = posbench.extend(tiny("llama"), "rerope"), text(1, LENGTH)
-    made = transformers.AutoModelForCausalLM.from_config(model.config).eval()
+    other = transformers.AutoModelForCausalLM.from_config(model.config).eval()
     with pytest.raises(ConfigError, match="attends by the methods of another model"):
-        made(ids)
+        other(ids)
     with pytest.raises(ConfigError, match="another model"):
-        posbench.extend(made, "rerope")
+        posbench.extend(other, "rerope")
     posbench.restore(model)
     assert torch.equal(
-        made(ids).logits, posbench.restore(posbench.extend(made, "rerope"))(ids).logits
+        other(ids).logits, posbench.restore(posbench.extend(other, "rerope"))(ids).logits
     )
 
 
@@ -107,17 +107,19 @@ def test_a_mask_shorter_than_the_text_is_refused_unless_it_hides_nothing():
     model, ids = posbench.extend(tiny("llama"), "rerope"), text(2, LENGTH)
     mask = torch.ones(2, LENGTH - 20, dtype=torch.long)
     assert torch.equal(model(ids, attention_mask=mask).logits, model(ids).logits)
-    whole = torch.ones(2, LENGTH, dtype=torch.long)
-    whole[0, :3] = 0
-    cache = model(ids[:, :KNOWN], attention_mask=whole[:, :KNOWN], use_cache=True).past_key_values
+    full_mask = torch.ones(2, LENGTH, dtype=torch.long)
+    full_mask[0, :3] = 0
+    cache = model(
+        ids[:, :KNOWN], attention_mask=full_mask[:, :KNOWN], use_cache=True
+    ).past_key_values
     new = torch.ones(2, LENGTH - KNOWN, dtype=torch.long)
     new[0, :2] = 0
     with pytest.raises(
         ConfigError, match="attention_mask has 10 columns and the text has 90 tokens"
     ):
         model(ids[:, KNOWN:], attention_mask=new, past_key_values=cache)
-    found = model(ids[:, KNOWN:], attention_mask=whole, past_key_values=cache).logits
-    assert difference(found, model(ids, attention_mask=whole).logits[:, KNOWN:]) < SAME
+    logits = model(ids[:, KNOWN:], attention_mask=full_mask, past_key_values=cache).logits
+    assert difference(logits, model(ids, attention_mask=full_mask).logits[:, KNOWN:]) < SAME
 
 
 @pytest.mark.slow
@@ -133,8 +135,8 @@ def test_torch_compile_leaves_the_attention_as_it_is():
     ):
         assert difference(compiled(ids, **keywords).logits, model(ids, **keywords).logits) < SAME
     cache = compiled(ids[:, :KNOWN], use_cache=True).past_key_values
-    found = compiled(ids[:, KNOWN:], past_key_values=cache).logits
-    assert difference(found, model(ids).logits[:, KNOWN:]) < SAME
+    logits = compiled(ids[:, KNOWN:], past_key_values=cache).logits
+    assert difference(logits, model(ids).logits[:, KNOWN:]) < SAME
     torch._dynamo.reset()
 
 
@@ -156,8 +158,8 @@ def test_a_refused_second_call_keeps_the_first_methods_and_their_caches(kind, me
         assert torch.equal(model(ids).logits, logits)
         longest = "n_positions" if kind == "gpt2" else "max_position_embeddings"
         assert getattr(model.config, longest) == 128
-    found = model(ids[:, KNOWN:], past_key_values=cache).logits
-    assert difference(found, logits[:, KNOWN:]) < SAME
+    later_logits = model(ids[:, KNOWN:], past_key_values=cache).logits
+    assert difference(later_logits, logits[:, KNOWN:]) < SAME
     posbench.restore(model)
     assert getattr(model.config, longest) == TRAIN_LEN
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -77,8 +77,8 @@ def test_slopes_are_those_of_the_formula(kind):
 @pytest.mark.parametrize(("kind", "extension", "scale"), PAIRS)
 def test_methods_are_dense_attention_in_float64(kind, extension, scale):
     ids = text(1, BEYOND)
-    found = posbench.extend(taken(kind), extension, scale)(ids).logits
-    assert difference(found, dense_logits(kind, ids, extension, scale)) < SAME
+    logits = posbench.extend(taken(kind), extension, scale)(ids).logits
+    assert difference(logits, dense_logits(kind, ids, extension, scale)) < SAME
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -87,7 +87,7 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
     fixed = {"target_len": BEYOND} if extension == "pi" else {}
     model = posbench.extend(taken(kind), extension, **fixed)
     ids, cache = text(2, BEYOND), None
-    whole = model(ids).logits
+    full_logits = model(ids).logits
     for start, stop in (
         (0, 20),
         (20, 90),
@@ -96,7 +96,7 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
     ):  # prefill, in parts, and one token
         answer = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
         cache = answer.past_key_values
-        assert difference(answer.logits, whole[:, start:stop]) < SAME, start
+        assert difference(answer.logits, full_logits[:, start:stop]) < SAME, start
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -104,11 +104,13 @@ def test_generation_with_padding_is_that_of_whole_texts_read_anew(kind):
     model = posbench.extend(taken(kind), "rerope", "log_n")
     ids, mask = text(2, 80), torch.ones(2, 80, dtype=torch.long)
     mask[1, :9] = 0
-    found = model.generate(ids, attention_mask=mask, **GREEDY)
-    assert torch.equal(found, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY))
-    assert torch.equal(found[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
+    generated = model.generate(ids, attention_mask=mask, **GREEDY)
     assert torch.equal(
-        found, model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
+        generated, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY)
+    )
+    assert torch.equal(generated[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
+    assert torch.equal(
+        generated, model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
     )
     beams = [
         model.generate(ids, attention_mask=mask, use_cache=cached, num_beams=3, **GREEDY)
@@ -163,39 +165,41 @@ def test_bloom_in_bfloat16_has_the_logits_of_float32_where_transformers_rounds_i
     "kind", ["bloom", "mpt of six heads", "falcon of two key heads", "gptj", "codegen"]
 )
 def test_heads_are_seen_as_transformers_computes_their_weights(kind):
-    model, ids, found = tiny_own(kind, attn_implementation="eager"), text(1, 60), {}
+    model, ids, weights_by_layer = tiny_own(kind, attn_implementation="eager"), text(1, 60), {}
     expected = model(ids, output_attentions=True, use_cache=False).attentions
     reader = Reader(model, TRAIN_LEN)
 
     def watch(index, plan, q_BHTD, k_BGTD):
-        found[index] = torch.zeros(1, q_BHTD.shape[1], 60, 60)
+        weights_by_layer[index] = torch.zeros(1, q_BHTD.shape[1], 60, 60)
         for start, bands in attention_weights(plan, None, q_BHTD, k_BGTD, 60):
             for keys, weights in bands:
-                found[index][:, :, start : start + weights.shape[2], keys] += weights
+                weights_by_layer[index][:, :, start : start + weights.shape[2], keys] += weights
 
     reader.hook.observe_layer = watch
     reader(ids)
-    assert len(found) == len(expected)
-    for index, weights in found.items():
+    assert len(weights_by_layer) == len(expected)
+    for index, weights in weights_by_layer.items():
         assert (weights - expected[index][..., :60]).abs().max() < 1e-5
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", OWN)
 def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
-    ids, found = text(2, BEYOND), []
+    ids, device_logits = text(2, BEYOND), []
     for device in ("cpu", "cuda"):
         model = posbench.extend(tiny_own(kind), "rerope", "log_n").to(
             device
         )  # what was measured moves with the model
-        whole = model(ids.to(device)).logits
+        full_logits = model(ids.to(device)).logits
         cache = model(ids[:, :90].to(device), use_cache=True).past_key_values
         assert (
-            difference(model(ids[:, 90:].to(device), past_key_values=cache).logits, whole[:, 90:])
+            difference(
+                model(ids[:, 90:].to(device), past_key_values=cache).logits, full_logits[:, 90:]
+            )
             < 1e-3
         )
-        found.append(whole.cpu())
-    assert difference(found[1], found[0]) < 1e-3
+        device_logits.append(full_logits.cpu())
+    assert difference(device_logits[1], device_logits[0]) < 1e-3
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -205,9 +209,9 @@ def test_models_of_16_bits_are_taken_within_their_rounding(kind, dtype):
     expected = model(ids).logits.float()
     posbench.extend(model, "rerope")
     model.generate(text(1, 80), **GREEDY)
-    found = posbench.extend(model)(ids).logits
-    assert found.dtype == dtype
-    assert (found.float() - expected).abs().mean() < 0.02 * expected.std()
+    logits = posbench.extend(model)(ids).logits
+    assert logits.dtype == dtype
+    assert (logits.float() - expected).abs().mean() < 0.02 * expected.std()
 
 
 @pytest.mark.parametrize(
@@ -242,9 +246,9 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
     model = tiny_own(kind)
     model.save_pretrained(tmp_path / "before")
     posbench.extend(model, "pi", target_len=BEYOND)
-    found = model.generate(text(1, 70), **GREEDY)
+    generated = model.generate(text(1, 70), **GREEDY)
     model.save_pretrained(tmp_path / "after")
-    assert torch.equal(model.generate(text(1, 70), **GREEDY), found)
+    assert torch.equal(model.generate(text(1, 70), **GREEDY), generated)
     before, after = (
         json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after")
     )

@@ -22,11 +22,11 @@ def test_a_power_of_log_n_multiplies_the_queries():
     factor_T1 = ratio_T.clamp(min=1).square()[:, None]
     plain = model(ids).logits
     for layer in model.model.layers:
-        layer.self_attn.q_proj.register_forward_hook(lambda module, given, q: q * factor_T1)
+        layer.self_attn.q_proj.register_forward_hook(lambda module, inputs, q: q * factor_T1)
     assert difference(extended(ids).logits, model(ids).logits) < SAME
     assert difference(plain, model(ids).logits) > 10 * SAME
-    known = extended(ids[:, :-3], use_cache=True).past_key_values
-    after = extended(ids[:, -3:], past_key_values=known).logits
+    cache = extended(ids[:, :-3], use_cache=True).past_key_values
+    after = extended(ids[:, -3:], past_key_values=cache).logits
     assert difference(after, model(ids).logits[:, -3:]) < SAME
 
 
@@ -43,7 +43,7 @@ class Squares(ScaleAttention):
 def test_weights_in_place_of_the_softmax_of_whole_texts_and_after_a_cache(monkeypatch):
     model, ids = tiny("llama"), text(2, LENGTH)
     extended = posbench.extend(tiny("llama"), scale_attention=Squares(None))
-    whole = extended(ids).logits
+    full_logits = extended(ids).logits
     model.set_attn_implementation("eager")
 
     def squares(scores: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
@@ -53,8 +53,11 @@ def test_weights_in_place_of_the_softmax_of_whole_texts_and_after_a_cache(monkey
 
     plain = model(ids).logits
     monkeypatch.setattr(torch.nn.functional, "softmax", squares)
-    wanted = model(ids).logits
+    expected_logits = model(ids).logits
     monkeypatch.undo()
-    assert difference(whole, wanted) < SAME < difference(plain, wanted) / 10
-    known = extended(ids[:, :-3], use_cache=True).past_key_values
-    assert difference(extended(ids[:, -3:], past_key_values=known).logits, wanted[:, -3:]) < SAME
+    assert difference(full_logits, expected_logits) < SAME < difference(plain, expected_logits) / 10
+    cache = extended(ids[:, :-3], use_cache=True).past_key_values
+    assert (
+        difference(extended(ids[:, -3:], past_key_values=cache).logits, expected_logits[:, -3:])
+        < SAME
+    )

@@ -45,10 +45,10 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        said = process.stdout.read()
+        output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = status
-    assert status == 0 and said.startswith("True"), said
+    assert status == 0 and output.startswith("True"), output
     return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
@@ -132,19 +132,23 @@ print(tuned is not None, before[-1], after[-1])
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it tunes glibc")
-@pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
-def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_tunes_malloc(own):
+@pytest.mark.parametrize("user_settings", [{}, {"MALLOC_ARENA_MAX": "4"}])
+def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_tunes_malloc(user_settings):
     """160 MB are 39,000 pages of 4 KiB, or 76 huge ones."""
-    there = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("MALLOC_", "GLIBC_"))
     }
-    said = subprocess.run(
-        [sys.executable, "-c", PAGES], env=there | own, capture_output=True, text=True, check=True
+    words = subprocess.run(
+        [sys.executable, "-c", PAGES],
+        env=environment | user_settings,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
-    tuned, before, after = said[0] == "True", int(said[1]), int(said[2])
-    assert tuned == (not own) and before > 40 and (after < 10) == tuned
+    tuned, before, after = words[0] == "True", int(words[1]), int(words[2])
+    assert tuned == (not user_settings) and before > 40 and (after < 10) == tuned
 
 
 def test_a_peak_does_not_count_what_is_kept_from_before():

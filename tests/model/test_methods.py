@@ -106,17 +106,19 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
         weigh = torch.randn(
             expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
         )
-        wanted = torch.autograd.grad((expected * weigh).sum(), wide)
+        expected_gradients = torch.autograd.grad((expected * weigh).sum(), wide)
         for kernel in (
             [attend_by_blocks, kernels.attend_fused]
             if kernels.can_fuse(layer)
             else [attend_by_blocks]
         ):
-            found = [t.clone().requires_grad_() for t in leaves]
-            y = attend_in(kernel, layer, *found, x)
+            inputs = [t.clone().requires_grad_() for t in leaves]
+            y = attend_in(kernel, layer, *inputs, x)
             torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
             for a, b in zip(
-                torch.autograd.grad((y[0] * weigh.float()).sum(), found), wanted, strict=True
+                torch.autograd.grad((y[0] * weigh.float()).sum(), inputs),
+                expected_gradients,
+                strict=True,
             ):
                 torch.testing.assert_close(a[0].double(), b, rtol=1e-4, atol=2e-4)
 

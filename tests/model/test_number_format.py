@@ -19,26 +19,26 @@ LONG = precision.LONGEST_UNCHUNKED + 1
 @pytest.fixture
 def formats(monkeypatch) -> list[torch.dtype]:
     """Formats in which torch's fused kernel was called."""
-    found, fused = [], F.scaled_dot_product_attention
+    dtypes, fused = [], F.scaled_dot_product_attention
     monkeypatch.setattr(
         F,
         "scaled_dot_product_attention",
-        lambda q, *args, **kwargs: found.append(q.dtype) or fused(q, *args, **kwargs),
+        lambda q, *args, **kwargs: dtypes.append(q.dtype) or fused(q, *args, **kwargs),
     )
-    return found
+    return dtypes
 
 
 def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """Output of a layer whose v comes in `dtype`."""
-    one, extension, scale = make_triple(encoding, "none", "none")
-    (q, k, v), x = attention_inputs(one, length)
+    method, extension, scale = make_triple(encoding, "none", "none")
+    (q, k, v), x = attention_inputs(method, length)
     return dispatch.attend(
-        make_plan(one, extension, scale, length=length).layers[0], x, q, k, v.to(dtype)
+        make_plan(method, extension, scale, length=length).layers[0], x, q, k, v.to(dtype)
     )
 
 
 @pytest.mark.parametrize(
-    ("encoding", "length", "dtype", "amx", "learns", "wanted"),
+    ("encoding", "length", "dtype", "amx", "learns", "expected_dtype"),
     [
         ("rope", LONG, torch.bfloat16, True, False, torch.bfloat16),
         ("alibi", LONG, torch.bfloat16, True, False, torch.bfloat16),
@@ -63,34 +63,34 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
     ],
 )
 def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(
-    encoding, length, dtype, amx, learns, wanted, formats, monkeypatch
+    encoding, length, dtype, amx, learns, expected_dtype, formats, monkeypatch
 ):
     monkeypatch.setattr(precision, "has_amx", lambda: amx)
     monkeypatch.setattr(precision, "has_bf16_products", lambda: True)
     with torch.set_grad_enabled(learns):
         assert attended(encoding, length, dtype).dtype == dtype
-    assert set(formats) == ({wanted} if wanted else set())  # else causal.py attends
+    assert set(formats) == ({expected_dtype} if expected_dtype else set())  # else causal.py attends
 
 
 @pytest.mark.parametrize(
-    ("tiles", "used", "wanted"),
+    ("tiles", "used", "expected"),
     [(True, "AVX512", True), (False, "AVX512", False), (True, "AVX2", False)],
 )
-def test_amx_must_be_there_and_torch_must_use_it(tiles, used, wanted, monkeypatch):
+def test_amx_must_be_there_and_torch_must_use_it(tiles, used, expected, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
-    assert precision.has_amx.__wrapped__() is wanted
+    assert precision.has_amx.__wrapped__() is expected
 
 
 @torch.no_grad()
 def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
-    found = {}
+    outputs = {}
     for amx in (True, False):
         monkeypatch.setattr(precision, "has_amx", lambda amx=amx: amx)
-        found[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
+        outputs[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
     same = [
         torch.equal(with_it, without)
-        for with_it, without in zip(found[True], found[False], strict=True)
+        for with_it, without in zip(outputs[True], outputs[False], strict=True)
     ]
     assert same == [True, True, False]
 
@@ -102,14 +102,14 @@ def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
     exactness: in bf16 257 is 256 or 258.
     """
     monkeypatch.setattr(precision, "has_amx", lambda: True)
-    one, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
-    (q, k, v), x = attention_inputs(one, 2 * LONG)
-    layer = make_plan(one, extension, scale, length=2 * LONG).layers[0]
+    method, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
+    (q, k, v), x = attention_inputs(method, 2 * LONG)
+    layer = make_plan(method, extension, scale, length=2 * LONG).layers[0]
     assert dispatch.can_fuse(layer)
-    wanted = attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16().float(), x)
-    deviation_BHT = (attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16(), x) - wanted).norm(
-        dim=-1
-    ) / wanted.norm(dim=-1)
+    expected_BHTD = attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16().float(), x)
+    deviation_BHT = (
+        attend_in(dispatch.attend_fused, layer, q, k, v.bfloat16(), x) - expected_BHTD
+    ).norm(dim=-1) / expected_BHTD.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.006 and deviation_BHT.max() < 0.03
 
 
@@ -117,23 +117,23 @@ def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
 @torch.no_grad()
 def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, monkeypatch):
     """Beside heads of another width, a scale or a sink q is scaled before."""
-    asked, fused = [], F.scaled_dot_product_attention
+    scales, fused = [], F.scaled_dot_product_attention
     monkeypatch.setattr(
         F,
         "scaled_dot_product_attention",
-        lambda *args, **kwargs: asked.append(kwargs["scale"]) or fused(*args, **kwargs),
+        lambda *args, **kwargs: scales.append(kwargs["scale"]) or fused(*args, **kwargs),
     )
-    one, extension, scale = make_triple("rope", "none", "none", d_model=4 * width)
+    encoding, extension, scale = make_triple("rope", "none", "none", d_model=4 * width)
     layer, random = (
-        make_plan(one, extension, scale, length=100).layers[0],
+        make_plan(encoding, extension, scale, length=100).layers[0],
         torch.Generator().manual_seed(0),
     )
-    given = [torch.randn(1, heads, 100, width, generator=random) for heads in (4, 2, 2)]
-    found = []
+    qkv = [torch.randn(1, heads, 100, width, generator=random) for heads in (4, 2, 2)]
+    outputs = []
     for bare in (True, False):
         monkeypatch.setattr(LayerPlan, "is_bare", property(lambda layer, bare=bare: bare))
-        found.append(dispatch.attend_fused(layer, *given))
-    assert torch.equal(*found) and asked == [width**-0.5 if inside else 1.0, 1.0]
+        outputs.append(dispatch.attend_fused(layer, *qkv))
+    assert torch.equal(*outputs) and scales == [width**-0.5 if inside else 1.0, 1.0]
 
 
 def test_only_scores_without_anything_more_are_bare():

@@ -48,11 +48,13 @@ def test_the_elementwise_gate_is_that_of_qwen3_next():
     theirs.k_norm.weight.copy_(ours.norm.k_gain - 1)
     encoding, x_BTC = Rope(small_shape(n_layer=1)), torch.randn(2, LENGTH, 32)
     angle_TF = encoding.spectrum().angles(torch.arange(LENGTH)).float()
-    turns = [torch.cat((one, one), dim=-1)[None] for one in (angle_TF.cos(), angle_TF.sin())]
+    turns = [
+        torch.cat((wave_TF, wave_TF), dim=-1)[None] for wave_TF in (angle_TF.cos(), angle_TF.sin())
+    ]
     mask = torch.full((1, 1, LENGTH, LENGTH), torch.finfo(torch.float32).min).triu(1)
-    wanted, _ = theirs(x_BTC, turns, mask)
-    found = ours(x_BTC, make_plan(encoding, length=LENGTH).layers[0])
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    expected_BTC, _ = theirs(x_BTC, turns, mask)
+    actual_BTC = ours(x_BTC, make_plan(encoding, length=LENGTH).layers[0])
+    torch.testing.assert_close(actual_BTC, expected_BTC, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("last", [None, 3])
@@ -72,8 +74,8 @@ def test_a_gate_multiplies_each_channel_or_each_head(kind, last):
     gate_BTC = gate_BTN if kind == "elementwise" else gate_BTN.repeat_interleave(WIDTH, dim=-1)
     plain.o_proj = torch.nn.Identity()
     rows = slice(-(last or LENGTH), None)
-    wanted = (plain(x_BTC, plan) * gate_BTC)[:, rows] @ gated.o_proj.weight.T
-    torch.testing.assert_close(gated(x_BTC, plan, last), wanted, rtol=1e-5, atol=1e-5)
+    expected_BTC = (plain(x_BTC, plan) * gate_BTC)[:, rows] @ gated.o_proj.weight.T
+    torch.testing.assert_close(gated(x_BTC, plan, last), expected_BTC, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -81,10 +83,12 @@ def test_a_gated_model_rounds_its_gates_and_is_causal():
     encoding = Rope(small_shape())
     model = small_model(encoding, output_gate="elementwise")
     plan, text_BT = make_plan(encoding, length=LENGTH), tokens(LENGTH)
-    whole = model(text_BT, plan)
+    full_logits = model(text_BT, plan)
     other_BT = text_BT.clone()
     other_BT[:, 10] = (other_BT[:, 10] + 1) % 50
-    torch.testing.assert_close(model(other_BT, plan)[:, :10], whole[:, :10], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        model(other_BT, plan)[:, :10], full_logits[:, :10], rtol=0, atol=1e-5
+    )
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(
             rounded(model)(text_BT, plan), model(text_BT, plan), rtol=0, atol=0

@@ -96,10 +96,14 @@ def test_the_model_stays_as_it_was():
 def test_only_products_of_the_blocks_and_the_head_are_in_bf16_and_all_else_is_shared():
     for kind in KINDS:
         model = made(kind)
-        other, own = (one.state_dict(keep_vars=True) for one in (rounded(model), model))
-        products = {name for name in own if "_proj." in name or name == "lm_head.weight"}
-        assert {name for name, value in other.items() if value.dtype == torch.bfloat16} == products
-        assert all(other[name] is own[name] for name in own.keys() - products)
+        rounded_weights, weights = (
+            network.state_dict(keep_vars=True) for network in (rounded(model), model)
+        )
+        products = {name for name in weights if "_proj." in name or name == "lm_head.weight"}
+        assert {
+            name for name, value in rounded_weights.items() if value.dtype == torch.bfloat16
+        } == products
+        assert all(rounded_weights[name] is weights[name] for name in weights.keys() - products)
         assert rounded(model).encoding is model.encoding
 
 
@@ -135,6 +139,6 @@ def test_pieces_are_all_of_it(monkeypatch):
         ((5, 0), 0),
         ((4, 0), 1),
     ):
-        found = cache.small_slices(torch.zeros(shape), dim)
-        assert [i for some in found for i in range(shape[dim])[some]] == list(range(shape[dim]))
+        slices = cache.small_slices(torch.zeros(shape), dim)
+        assert [i for some in slices for i in range(shape[dim])[some]] == list(range(shape[dim]))
     assert len(cache.small_slices(torch.zeros(100, 10), 0)) == 100

@@ -68,7 +68,7 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     weigh = torch.randn(
         expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
-    wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
+    expected_gradients = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
     with torch.no_grad():
         cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.can_chunk(layer, 0) else []
         for kernel in [
@@ -76,20 +76,22 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
             *cut,
             *([flex.attend_by_flex] if flex.can_flex(layer) else []),
         ]:
-            found = (
+            y_BHTD = (
                 kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
             )
-            torch.testing.assert_close(found[0].double(), expected.detach(), rtol=0, atol=3e-5)
+            torch.testing.assert_close(y_BHTD[0].double(), expected.detach(), rtol=0, atol=3e-5)
     for kernel in (
         [attend_by_blocks, kernels.attend_fused] if kernels.can_fuse(layer) else [attend_by_blocks]
     ):
-        found = [t.clone().requires_grad_() for t in leaves]
-        y = attend_in(kernel, layer, *found, x)
+        inputs = [t.clone().requires_grad_() for t in leaves]
+        y = attend_in(kernel, layer, *inputs, x)
         torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
         *gradients, of_sinks = torch.autograd.grad(
-            (y[0] * weigh.float()).sum(), [*found, scale.logit_LH]
+            (y[0] * weigh.float()).sum(), [*inputs, scale.logit_LH]
         )
-        for a, b in zip([*(one[0] for one in gradients), of_sinks[0]], wanted, strict=True):
+        for a, b in zip(
+            [*(gradient[0] for gradient in gradients), of_sinks[0]], expected_gradients, strict=True
+        ):
             torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=3e-4)
         assert not of_sinks[1].any()  # another layer's
 
@@ -128,11 +130,11 @@ def test_a_layer_equals_that_of_gpt_oss(window):
         behind = index_T[:, None] - index_T
         hidden = (behind < 0) | (behind >= (window or length))
         mask = torch.zeros(1, 1, length, length).masked_fill(hidden, torch.finfo(torch.float32).min)
-        wanted, _ = theirs(
+        expected_BTC, _ = theirs(
             x_BTC, (angle_TF.cos().float()[None], angle_TF.sin().float()[None]), mask
         )
-        found = ours(x_BTC, make_plan(encoding, length=length, trained_scale=scale).layers[0])
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        actual_BTC = ours(x_BTC, make_plan(encoding, length=length, trained_scale=scale).layers[0])
+    torch.testing.assert_close(actual_BTC, expected_BTC, rtol=1e-5, atol=1e-5)
 
 
 def test_a_sink_acts_in_local_layers_and_a_scale_does_not():
@@ -155,11 +157,11 @@ def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     scale, length = LearnedSink(small_shape(), init=10.01), 1100
     layer = make_plan(Rope(small_shape()), length=length, trained_scale=scale).layers[0]
     (q, k, v), x = attention_inputs(layer.encoding, length)
-    wanted, found = (
-        kernels.attend_fused(layer, q, k, one) for one in (v.bfloat16().float(), v.bfloat16())
+    expected_BHTD, actual_BHTD = (
+        kernels.attend_fused(layer, q, k, values) for values in (v.bfloat16().float(), v.bfloat16())
     )
-    share = found.float().norm(dim=-1) / wanted.norm(dim=-1)
-    assert found.dtype == torch.bfloat16 and (share.mean() - 1).abs() < 0.005
+    share = actual_BHTD.float().norm(dim=-1) / expected_BHTD.norm(dim=-1)
+    assert actual_BHTD.dtype == torch.bfloat16 and (share.mean() - 1).abs() < 0.005
 
 
 @pytest.mark.parametrize(
@@ -176,10 +178,12 @@ def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
         encoding, extension, length=precision.LONGEST_UNCHUNKED + 76, trained_scale=learned()
     ).layers[0]
     leaves, x = attention_inputs(encoding, precision.LONGEST_UNCHUNKED + 76)
-    wanted = attend_by_blocks(layer, *leaves)
+    expected_BHTD = attend_by_blocks(layer, *leaves)
     for last in (None, 9):
-        found = kernels.attend(layer, x, *leaves, n_last=last)
-        torch.testing.assert_close(found, wanted[:, :, -(last or 0) :], rtol=0, atol=2e-5)
+        actual_BHTD = kernels.attend(layer, x, *leaves, n_last=last)
+        torch.testing.assert_close(
+            actual_BHTD, expected_BHTD[:, :, -(last or 0) :], rtol=0, atol=2e-5
+        )
 
 
 def test_where_a_sink_may_stand():

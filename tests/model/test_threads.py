@@ -33,7 +33,10 @@ def same_bits(compute) -> bool:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         results.append(compute())
-    return all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+    return all(
+        torch.equal(by_one_thread, by_two_threads)
+        for by_one_thread, by_two_threads in zip(*results, strict=True)
+    )
 
 
 def read(model, methods, length, batch=3, dtype="fp32"):
@@ -113,9 +116,9 @@ def test_torchs_kernel_with_whole_groups_and_its_mask():
             ]
 
         assert same_bits(attend), (heads, width, keys, rows)
-        wanted = ((q.double() @ k.double().mT) + mask).softmax(-1) @ v.double()
+        expected_BHTD = ((q.double() @ k.double().mT) + mask).softmax(-1) @ v.double()
         assert queries.shape[-2] == -(-rows // ROW_GROUP) * ROW_GROUP and torch.allclose(
-            attend()[0].double(), wanted, atol=1e-5
+            attend()[0].double(), expected_BHTD, atol=1e-5
         )
 
 
@@ -128,9 +131,9 @@ def test_a_linear_layer_of_any_number_of_rows(dtype):
         )
         with torch.inference_mode():
             assert same_bits(lambda x_NC=x_NC: [layer(x_NC)]), n_rows
-            wanted = F.linear(x_NC.double(), layer.weight.double(), layer.bias.double())
+            expected_BNC = F.linear(x_NC.double(), layer.weight.double(), layer.bias.double())
             assert torch.allclose(
-                layer(x_NC).double(), wanted, atol=0.1 if dtype == torch.bfloat16 else 1e-5
+                layer(x_NC).double(), expected_BNC, atol=0.1 if dtype == torch.bfloat16 else 1e-5
             )
 
 

@@ -45,19 +45,19 @@ def test_the_loss_and_its_gradients_are_those_of_cross_entropy(vocab, ignored, b
     """In blocks of 64 rows and more, and with probabilities kept for some of them at a time; times
     a factor, as of a micro-batch.
     """
-    monkeypatch.setattr(heads, "_rows_per_block", lambda *given: block)
+    monkeypatch.setattr(heads, "_rows_per_block", lambda *arguments: block)
     monkeypatch.setattr(heads, "MOST_KEPT_PROBABILITIES", 100 * vocab)
     x, weight, targets = rows(vocab, ignored)
-    found, wanted = (
+    ours, theirs = (
         [loss, *torch.autograd.grad(0.3 * loss, (x, weight))]
         for loss in (of(x, weight, targets) for of in (head_loss, plain))
     )
-    for one, other in zip(found, wanted, strict=True):
-        assert one.dtype == torch.float64
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for actual, expected in zip(ours, theirs, strict=True):
+        assert actual.dtype == torch.float64
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     with torch.no_grad():
         torch.testing.assert_close(
-            head_loss(x, weight, targets), wanted[0].detach(), rtol=0, atol=1e-12
+            head_loss(x, weight, targets), theirs[0].detach(), rtol=0, atol=1e-12
         )
 
 
@@ -65,12 +65,12 @@ def test_the_loss_in_bf16_is_that_of_cross_entropy_up_to_its_rounding():
     x, weight, targets = rows(1000, 0.5, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         losses = [of(x, weight, targets) for of in (head_loss, plain)]
-    (loss, *found), (other, *wanted) = (
+    (loss, *our_gradients), (other, *their_gradients) = (
         [loss, *torch.autograd.grad(loss, (x, weight))] for loss in losses
     )
     torch.testing.assert_close(loss, other, rtol=1e-6, atol=0)
-    for one, two in zip(found, wanted, strict=True):
-        assert one.dtype == torch.float32 and (one - two).norm() < 5e-3 * two.norm()
+    for actual, expected in zip(our_gradients, their_gradients, strict=True):
+        assert actual.dtype == torch.float32 and (actual - expected).norm() < 5e-3 * expected.norm()
 
 
 def test_a_frozen_head_has_no_gradient_and_no_target_no_loss():
@@ -88,15 +88,15 @@ def test_the_models_loss_is_that_of_its_logits(tied):
     model = small_model(encoding, tied=tied).double()
     plan, text = make_plan(encoding, length=20), tokens(20)
     torch.nn.init.normal_(model.lm_head.weight)
-    found, wanted = (
+    ours, theirs = (
         [loss, *torch.autograd.grad(loss, list(model.parameters()))]
         for loss in (
             model.loss(text, text, plan),
             F.cross_entropy(model(text, plan).flatten(0, 1), text.flatten()),
         )
     )
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for actual, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_norm_with_gradients_is_torchs():
@@ -107,12 +107,12 @@ def test_a_norm_with_gradients_is_torchs():
     )
     torch.nn.init.normal_(norm.weight)
     norm, x, weigh = norm.double(), x.double().requires_grad_(), weigh.double()
-    found, wanted = (
+    ours, theirs = (
         [y, *torch.autograd.grad((y * weigh).sum(), (x, norm.weight))]
         for y in (normed(norm, x), norm(x))
     )
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for actual, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
     with torch.autocast("cpu", torch.bfloat16):
         assert normed(norm, x.float()).dtype == torch.bfloat16
 
@@ -120,18 +120,20 @@ def test_a_norm_with_gradients_is_torchs():
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("length", [5, triangle.MOST_QUERIES, 2 * triangle.MOST_QUERIES + 7])
 @pytest.mark.parametrize(
-    ("kept", "scores"),
+    ("most_bytes", "scores"),
     [
         (0, triangle.MOST_SCORES),
         (triangle.MOST_KEPT_BYTES, triangle.MOST_SCORES),
         (triangle.MOST_KEPT_BYTES, 1),
     ],
 )
-def test_the_causal_triangle_and_its_gradients(length, kept, scores, dtype, bound, monkeypatch):
+def test_the_causal_triangle_and_its_gradients(
+    length, most_bytes, scores, dtype, bound, monkeypatch
+):
     """By whole matrices in float64, with weights kept for the way back or computed again. Queries
     and keys may be wider than values.
     """
-    monkeypatch.setattr(triangle, "MOST_KEPT_BYTES", kept)
+    monkeypatch.setattr(triangle, "MOST_KEPT_BYTES", most_bytes)
     monkeypatch.setattr(triangle, "MOST_SCORES", scores)
     random = torch.Generator().manual_seed(0)
     q, k, v = (
@@ -140,16 +142,16 @@ def test_the_causal_triangle_and_its_gradients(length, kept, scores, dtype, boun
     )
     weigh = torch.randn(2, 3, length, 16, generator=random)
     y = causal_attention(q, k, v.to(dtype)).float()
-    found = [y, *torch.autograd.grad((y * weigh).sum(), (q, k, v))]
-    wide = [one.detach().double().requires_grad_() for one in (q, k, v)]
+    ours = [y, *torch.autograd.grad((y * weigh).sum(), (q, k, v))]
+    wide = [leaf.detach().double().requires_grad_() for leaf in (q, k, v)]
     scores = (wide[0] @ wide[1].mT).masked_fill(
         torch.ones(length, length).triu(1).bool(), -torch.inf
     )
     y = scores.softmax(dim=-1) @ wide[2]
-    for one, other in zip(
-        found, [y, *torch.autograd.grad((y * weigh.double()).sum(), wide)], strict=True
+    for actual, expected in zip(
+        ours, [y, *torch.autograd.grad((y * weigh.double()).sum(), wide)], strict=True
     ):
-        assert (one - other).norm() <= bound * other.norm() + 1e-6
+        assert (actual - expected).norm() <= bound * expected.norm() + 1e-6
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
@@ -164,20 +166,24 @@ def test_muon_is_torchs_also_when_it_goes_on_from_a_state_of_torchs(nesterov):
     settings = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9, "nesterov": nesterov}
 
     def walked(*kinds: type) -> list[torch.Tensor]:
-        weights, state = [one.clone().requires_grad_() for one in start], None
+        weights, state = [matrix.clone().requires_grad_() for matrix in start], None
         for at, push in enumerate(pushes):
             if at % (steps // len(kinds)) == 0:
                 muon = kinds[at * len(kinds) // steps](weights, **settings)
                 if state is not None:
                     muon.load_state_dict(state)
-            for number, (weight, one) in enumerate(zip(weights, push, strict=True)):
-                weight.grad = None if number == 6 else one.clone()
+            for number, (weight, gradient) in enumerate(zip(weights, push, strict=True)):
+                weight.grad = None if number == 6 else gradient.clone()
             muon.step()
             state = muon.state_dict()
         return weights
 
-    wanted = walked(torch.optim.Muon)
-    for found in (walked(Muon), walked(torch.optim.Muon, Muon), walked(Muon, torch.optim.Muon)):
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0.1 * steps * 2**-7)
-    assert torch.equal(wanted[6], start[6])
+    torchs_weights = walked(torch.optim.Muon)
+    for our_weights in (
+        walked(Muon),
+        walked(torch.optim.Muon, Muon),
+        walked(Muon, torch.optim.Muon),
+    ):
+        for actual, expected in zip(our_weights, torchs_weights, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=0, atol=0.1 * steps * 2**-7)
+    assert torch.equal(torchs_weights[6], start[6])

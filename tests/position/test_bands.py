@@ -78,9 +78,12 @@ def test_nothing_changes_within_the_training_length(name):
 )
 def test_distances_of_the_defaults_were_seen_in_training(name, train_len):
     for factor in (1, 2, 3, 8):
-        found = distances(make_method(node("extension", name)), factor * train_len, train_len)
-        assert 0 <= found.nan_to_num().min() and found.nan_to_num().max() <= train_len - 1 + 1e-9
-        assert (found.diagonal() == 0).all()
+        distance_TT = distances(make_method(node("extension", name)), factor * train_len, train_len)
+        assert (
+            0 <= distance_TT.nan_to_num().min()
+            and distance_TT.nan_to_num().max() <= train_len - 1 + 1e-9
+        )
+        assert (distance_TT.diagonal() == 0).all()
 
 
 def test_self_extends_default_group_divides_its_window_and_covers_the_length():
@@ -101,33 +104,35 @@ def test_dca_looks_up_the_authors_tables(size, local):
     """Keys at their place in a chunk; queries by their place in one of two tables, those of older
     chunks at the end of the second.
     """
-    own = list(range(size))
-    beyond = [min(place + size, size + local) for place in own]
-    found = distances(Dca(size, local), 35)
+    own_places = list(range(size))
+    beyond = [min(place + size, size + local) for place in own_places]
+    distance_TT = distances(Dca(size, local), 35)
     for i in range(35):
         for j in range(i + 1):
             chunks = i // size - j // size
             q = (
-                own[i % size]
+                own_places[i % size]
                 if chunks == 0
                 else beyond[i % size]
                 if chunks == 1
                 else beyond[size - 1]
             )
-            assert found[i, j] == q - j % size, (i, j)
+            assert distance_TT[i, j] == q - j % size, (i, j)
 
 
 @pytest.mark.parametrize(("window", "chunk"), [(2, 1), (2, 5), (7, 16), (15, 40)])
 def test_gali_places_keys_by_the_papers_algorithm(window, chunk):
     """Greedy too: the last query of a chunk meets all trained distances, and no query others."""
-    found = distances(Gali(window, chunk), 100)
+    distance_TT = distances(Gali(window, chunk), 100)
     for i in range(TRAIN_LEN, 100):
         end = TRAIN_LEN + chunk * (1 + (i - TRAIN_LEN) // chunk)
         ids = torch.tensor(gali_ids(end, window, TRAIN_LEN), dtype=torch.float64)
-        equal(found[i, : i + 1], ids[i].ceil() - ids[: i + 1])
-        assert (found[i, : i + 1].ceil() < TRAIN_LEN).all()
-        assert i < end - 1 or set(found[i].tolist()) >= set(range(TRAIN_LEN))
-        assert i < end - 1 or found[i, i - window + 1 : i + 1].tolist() == [*range(window)][::-1]
+        equal(distance_TT[i, : i + 1], ids[i].ceil() - ids[: i + 1])
+        assert (distance_TT[i, : i + 1].ceil() < TRAIN_LEN).all()
+        assert i < end - 1 or set(distance_TT[i].tolist()) >= set(range(TRAIN_LEN))
+        assert (
+            i < end - 1 or distance_TT[i, i - window + 1 : i + 1].tolist() == [*range(window)][::-1]
+        )
 
 
 def test_gali_is_the_interpolation_of_logits_and_a_longer_text_begins_alike():
@@ -137,33 +142,33 @@ def test_gali_is_the_interpolation_of_logits_and_a_longer_text_begins_alike():
     }
     assert shared_texts(plans.get, plans) == {LONG: [LONG, 40, TRAIN_LEN]}
     x_BHTD = torch.randn(1, 1, LONG, 8, generator=torch.Generator().manual_seed(0))
-    whole = encoding.table(torch.arange(TRAIN_LEN, dtype=torch.float64), encoding.spectrum())
+    table = encoding.table(torch.arange(TRAIN_LEN, dtype=torch.float64), encoding.spectrum())
     layer, last = plans[LONG].layers[0], LONG - 1
     *_, far = layer.bands
     q_BHTD, k_BHTD = layer.turned(far, x_BHTD, x_BHTD)
     for key in range(int(far.last_T[last]) + 1):
         place = float(far.k_pos_T[key])
-        one = x_BHTD[:, :, [last]]
+        query_BHTD = x_BHTD[:, :, [last]]
         logits = []
         for at in (math.ceil(place), math.floor(place)):
             turned = encoding.rotate(
-                one, x_BHTD[:, :, [key]], whole[:, [int(far.q_pos_T[last])]], whole[:, [at]]
+                query_BHTD, x_BHTD[:, :, [key]], table[:, [int(far.q_pos_T[last])]], table[:, [at]]
             )
             logits.append(float((turned[0] * turned[1]).sum()))
         share = math.ceil(place) - place
-        found = float((q_BHTD[0, 0, last] * k_BHTD[0, 0, key]).sum())
-        assert found == pytest.approx((1 - share) * logits[0] + share * logits[1], abs=1e-5)
+        score = float((q_BHTD[0, 0, last] * k_BHTD[0, 0, key]).sum())
+        assert score == pytest.approx((1 - share) * logits[0] + share * logits[1], abs=1e-5)
 
 
 def test_string_moves_far_keys_nearer_and_counts_each_once():
-    found = distances(String(shift=6, window=2), 20)
-    assert [found[19, 19 - d].item() for d in range(10)] == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
+    distance_TT = distances(String(shift=6, window=2), 20)
+    assert [distance_TT[19, 19 - d].item() for d in range(10)] == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
 
 
 def test_lm_infinite_sees_a_window_and_the_start_at_one_distance():
-    found = distances(LmInfinite(n_global=3, window=8), 40)
-    assert found[39].isnan().sum() == 40 - 8 - 3
-    assert (found[39, :3] == 8).all() and found[39, 32] == 7
+    distance_TT = distances(LmInfinite(n_global=3, window=8), 40)
+    assert distance_TT[39].isnan().sum() == 40 - 8 - 3
+    assert (distance_TT[39, :3] == 8).all() and distance_TT[39, 32] == 7
 
 
 def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many_as_in_training():

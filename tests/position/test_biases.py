@@ -208,11 +208,11 @@ def test_cope_equals_x_transformers(positions):
 
 def test_stick_breaking_is_exact_over_thousands_of_keys():
     scores = torch.randn(1, 1, 1, 8192) - 6  # about one key in 300 takes its share
-    found = (
+    actual = (
         StickBreaking(SHAPE)
         .weights(None, scores, None, torch.ones(1, 8192).bool(), 1.0, 0)[0, 0, 0]
         .double()
     )
     share = torch.sigmoid(scores[0, 0, 0, :-1].double()).flip(0)
     expected = (share * torch.cat((torch.ones(1), (1 - share).cumprod(0)[:-1]))).flip(0)
-    torch.testing.assert_close(found[:-1], expected, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(actual[:-1], expected, rtol=1e-4, atol=1e-9)

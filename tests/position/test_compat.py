@@ -51,19 +51,19 @@ def verdict(
     encoding: str, extension: str, scale: str = "none", lengths: list[int] = LENGTHS, **options
 ) -> str:
     try:
-        found = verdict_of(*judged_triple(encoding, extension, scale), lengths, **options)
+        judged = verdict_of(*judged_triple(encoding, extension, scale), lengths, **options)
     except ConfigError as error:
         return "u" if "allow_untested" in str(error) else "x"
-    return "0" if found.noop else "."
+    return "0" if judged.noop else "."
 
 
 @pytest.mark.parametrize("encoding", TABLE)
 def test_the_table_of_legal_pairs(encoding):
-    found = {name: verdict(encoding, name) for name in COLUMNS if name != "log_n"} | {
+    verdicts = {name: verdict(encoding, name) for name in COLUMNS if name != "log_n"} | {
         "log_n": scaled(encoding)
     }
     assert dict(zip(COLUMNS, TABLE[encoding].split(), strict=True)) == {
-        name: found[name] for name in COLUMNS
+        name: verdicts[name] for name in COLUMNS
     }
 
 
@@ -95,7 +95,7 @@ def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
                 r"with encoding=(\w+) choose extension=([\w|]+)", str(refusal)
             ).groups()
             assert name == encoding and all(
-                verdict(name, one, lengths=[16]) in ".0" for one in offered.split("|")
+                verdict(name, choice, lengths=[16]) in ".0" for choice in offered.split("|")
             )
 
 
@@ -105,8 +105,11 @@ def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
 )
 def test_a_method_is_called_by_the_choice_it_was_made_from(encoding, changed):
     shape = make_triple("rope", "none", "none")[0].shape
-    made = make_method({**node("encoding", encoding), **changed}, shape)
-    assert name_of(made) == encoding and name_of(type(made)) == type(made).__module__.split(".")[-1]
+    method = make_method({**node("encoding", encoding), **changed}, shape)
+    assert (
+        name_of(method) == encoding
+        and name_of(type(method)) == type(method).__module__.split(".")[-1]
+    )
 
 
 def test_untested_pairs_run_when_allowed_and_are_marked():

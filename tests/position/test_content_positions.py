@@ -105,7 +105,7 @@ def test_gradients_reach_the_input_of_the_layer(name):
         return
     weigh = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
     leaves_of_layer = [x, *encoding.parameters()]
-    found = torch.autograd.grad((y * weigh).sum(), leaves_of_layer, allow_unused=True)
+    gradients = torch.autograd.grad((y * weigh).sum(), leaves_of_layer, allow_unused=True)
     step = 1e-3
     with torch.no_grad():
         ahead, behind = (
@@ -115,8 +115,8 @@ def test_gradients_reach_the_input_of_the_layer(name):
             for sign in (1, -1)
         )
     slope = float((ahead - behind) / (2 * step))
-    assert float((found[0] * direction).sum()) == pytest.approx(slope, rel=2e-2, abs=2e-3)
-    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in found[1:])
+    assert float((gradients[0] * direction).sum()) == pytest.approx(slope, rel=2e-2, abs=2e-3)
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients[1:])
 
 
 @torch.no_grad()

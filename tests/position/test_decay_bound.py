@@ -29,8 +29,8 @@ def test_the_decay_bound_is_its_formula(base):
 
 def test_the_decay_bound_of_a_llama_head():
     numbers = anatomy(shape=Shape(256, 4, 2, 2, 64), length=4097).numbers["decay_bound"]
-    found = dict(zip(numbers["at"], numbers["after"], strict=True))
-    assert [found[distance] for distance in (0, 4, 16, 4096)] == pytest.approx(
+    bound_by_distance = dict(zip(numbers["at"], numbers["after"], strict=True))
+    assert [bound_by_distance[distance] for distance in (0, 4, 16, 4096)] == pytest.approx(
         [32.5, 22.6, 15.8, 4.9], abs=0.05
     )
 

@@ -61,12 +61,15 @@ def test_extensions_and_scales_leave_the_local_layers_alone():
 
 
 def test_hybrid_offers_what_its_extended_layers_offer():
-    whole = Rope(small_shape()).traits
+    rope_traits = Rope(small_shape()).traits
     assert Hybrid(small_shape(), ROPE, NONE).traits == Trait(0)
-    assert Hybrid(small_shape(), ROPE, NONE, extend_local=True).traits == whole
+    assert Hybrid(small_shape(), ROPE, NONE, extend_local=True).traits == rope_traits
     alibi = {"_target_": "posbench.encodings.alibi.Alibi"}
-    assert Hybrid(small_shape(), alibi, ROPE).traits == whole
-    assert Hybrid(small_shape(), alibi, ROPE, extend_local=True).traits == whole & ~Trait.SPECTRUM
+    assert Hybrid(small_shape(), alibi, ROPE).traits == rope_traits
+    assert (
+        Hybrid(small_shape(), alibi, ROPE, extend_local=True).traits
+        == rope_traits & ~Trait.SPECTRUM
+    )
 
 
 def test_gemma3_has_a_base_for_each_kind_of_layer():

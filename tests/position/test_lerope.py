@@ -43,27 +43,29 @@ def test_angles_are_those_of_mistral_large_4():
     rotary.alpha.copy_(ours.log_scale_F.detach())
     pos_T = torch.arange(600)
     cos_BTD, sin_BTD = rotary(torch.zeros(1), pos_T[None])
-    found = ours._cos_and_sin_of_angles(ours.table(pos_T.double(), ours.spectrum())).detach()
-    for one, wanted in zip(found, (cos_BTD, sin_BTD), strict=True):
-        torch.testing.assert_close(one, wanted[0, :, :32], rtol=0, atol=1e-4)
+    waves = ours._cos_and_sin_of_angles(ours.table(pos_T.double(), ours.spectrum())).detach()
+    for actual_TD, expected_BTD in zip(waves, (cos_BTD, sin_BTD), strict=True):
+        torch.testing.assert_close(actual_TD, expected_BTD[0, :, :32], rtol=0, atol=1e-4)
 
 
 def test_its_scale_is_ssmax_with_a_bias():
     theirs = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
     scaling, ours = theirs.MistralLarge4TextSoftmaxScaling(4), Ssmax(small_shape(), bias=True)
     with torch.no_grad():
-        for one, other in ((scaling.scale, ours.scale_LH[1]), (scaling.bias, ours.bias_LH[1])):
-            one.normal_()
-            other.copy_(one)
-        wanted = scaling(torch.ones(1, 4, LONG, 1), torch.arange(LONG)[None], head_dim_first=True)
+        for their_H, our_H in ((scaling.scale, ours.scale_LH[1]), (scaling.bias, ours.bias_LH[1])):
+            their_H.normal_()
+            our_H.copy_(their_H)
+        expected_BHT1 = scaling(
+            torch.ones(1, 4, LONG, 1), torch.arange(LONG)[None], head_dim_first=True
+        )
         found_HT = ours(torch.arange(1, LONG + 1).double(), Span(TRAIN_LEN, LONG, LONG), 1)
-    same(found_HT, wanted[0, :, :, 0], 1e-5)
+    same(found_HT, expected_BHT1[0, :, :, 0], 1e-5)
 
 
 def test_layers_of_the_preset_are_those_of_mistral_large_4():
     theirs = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
-    made = make_method(node("encoding", "mistral_large4"), small_shape(n_layer=12))
-    turned = [int(layer.encoding is made) for layer in made.layers()]
+    preset = make_method(node("encoding", "mistral_large4"), small_shape(n_layer=12))
+    turned = [int(layer.encoding is preset) for layer in preset.layers()]
     assert turned == theirs.MistralLarge4TextConfig(num_hidden_layers=12).no_rope_layers
 
 
@@ -79,8 +81,8 @@ def test_it_starts_as_rope_and_an_extension_changes_its_grid():
         )
         angle_TF = pos_T[:, None] * spectrum.freq_F * encoding.log_scale_F.detach().double().exp()
         layer = make_plan(encoding, extension, length=LONG).layers[0]
-        found = encoding._cos_and_sin_of_angles(layer.bands[0].q_table[:, :9]).detach()
-        same(found, torch.stack((angle_TF.cos(), angle_TF.sin())).float(), 1e-6)
+        waves = encoding._cos_and_sin_of_angles(layer.bands[0].q_table[:, :9]).detach()
+        same(waves, torch.stack((angle_TF.cos(), angle_TF.sin())).float(), 1e-6)
 
 
 @pytest.mark.parametrize("kernel", [attend_by_blocks, kernels.attend_fused])

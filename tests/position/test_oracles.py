@@ -136,8 +136,8 @@ def test_longrope_with_given_factors():
         long, short = (sorted(random.uniform(1, 1 + top, dim // 2)) for top in (factor, 0.5))
         parameters = {"factor": length / train_len, "long_factor": long, "short_factor": short}
         extension = Longrope(long, short, mode="fixed", target_len=length)
-        for asked in (train_len, length):
-            compare(extension, "longrope", dim, base, train_len, asked, **parameters)
+        for read_length in (train_len, length):
+            compare(extension, "longrope", dim, base, train_len, read_length, **parameters)
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 4), (2, 16)])

@@ -210,13 +210,13 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), TYPED + ARGUMENTS, ids=[typed for typed, _ in TYPED + ARGUMENTS]
+    ("typed", "message"), TYPED + ARGUMENTS, ids=[typed for typed, _ in TYPED + ARGUMENTS]
 )
-def test_methods_that_cannot_act_are_refused(typed, said):
+def test_methods_that_cannot_act_are_refused(typed, message):
     values = configured(f"{USUAL} {typed}")
     shape = small_shape(values["train"]["length"], **values["model"])
     lengths = values["evaluate"]["lengths"]
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         encoding = make_method(values["encoding"], shape)
         extension = make_method(values["extension"])
         scale = make_method(values["scale_attention"], shape)
@@ -292,7 +292,7 @@ class MeanMixer(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "said"),
+    ("encoding", "message"),
     [
         (WrongProfile(torch.zeros(3, 2)), r"WrongProfile.profile gives \[3, 2\].* = \[4, 3, 2\]"),
         (WrongProfile(torch.zeros(4, 1, 1)), r"profile gives \[4, 1, 1\]"),
@@ -314,8 +314,8 @@ class MeanMixer(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Encoding) else "",
 )
-def test_hooks_of_the_wrong_shape_from_the_future_or_without_effect_are_refused(encoding, said):
-    with pytest.raises(ConfigError, match=said):
+def test_hooks_of_the_wrong_shape_from_the_future_or_without_effect_are_refused(encoding, message):
+    with pytest.raises(ConfigError, match=message):
         check_hooks(encoding)
 
 

@@ -80,8 +80,10 @@ def test_p_rope_turns_as_transformers_proportional(p, head_dim):
     )
     expected = rope_utils.ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")[0].double().numpy()
     spectrum = PRope(wide(head_dim), p=p, base=1e6).spectrum()
-    found = np.zeros(0) if spectrum is None else spectrum.freq_F.numpy()
-    np.testing.assert_allclose(np.pad(found, (0, head_dim // 2 - len(found))), expected, rtol=1e-6)
+    freq_F = np.zeros(0) if spectrum is None else spectrum.freq_F.numpy()
+    np.testing.assert_allclose(
+        np.pad(freq_F, (0, head_dim // 2 - len(freq_F))), expected, rtol=1e-6
+    )
 
 
 def test_p_rope_between_rope_and_nope():
@@ -106,7 +108,7 @@ def test_ntk_takes_the_last_active_pair_to_its_full_factor():
     changed = Ntk().spectrum(encoding.spectrum(), Span(64, 512, 512)).freq_F
     assert changed[0] == plain[0]
     assert (plain[-1] / changed[-1]).item() == pytest.approx(8)
-    one = outputs(PRope(small_shape(), p=0.25), Ntk())
+    extended = outputs(PRope(small_shape(), p=0.25), Ntk())
     same(
-        one, outputs(PRope(small_shape(), p=0.25))
+        extended, outputs(PRope(small_shape(), p=0.25))
     )  # a single pair has no slower one to stretch to

@@ -120,8 +120,8 @@ def test_clipping_fades_the_slowest_20_of_64_pairs():
     shape = wide(128, train_len=4096)
     soft, hard, rope = ClippedRope(shape), ClippedRope(shape, clip="hard"), Rope(shape)
     soft_F, hard_F, rope_F = (
-        one.table(torch.ones(1).double(), one.spectrum())[1, 0].double().asin()
-        for one in (soft, hard, rope)
+        encoding.table(torch.ones(1).double(), encoding.spectrum())[1, 0].double().asin()
+        for encoding in (soft, hard, rope)
     )
     assert (
         torch.equal(soft_F[:45], rope_F[:45]) and soft_F[-1].abs() < 1e-9

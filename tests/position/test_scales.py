@@ -52,10 +52,10 @@ def test_a_power_of_log_n():
 def test_a_power_of_one_has_the_id_of_before_and_others_have_names():
     before = {"_target_": "posbench.scale_attention.log_n.LogN", "clamp": True}
     configs = [{"scale_attention": {**before, **p}} for p in ({}, {"p": 1.0}, {"p": 2.0})]
-    old, one, two = map(canonical, configs)
-    assert old == one != two
-    old, one, two = (canonical({"train": config}) for config in configs)
-    assert old == one != two
+    old, power_one, power_two = map(canonical, configs)
+    assert old == power_one != power_two
+    old, power_one, power_two = (canonical({"train": config}) for config in configs)
+    assert old == power_one != power_two
     labels = [method_label({**before, "p": p}, "scale_attention") for p in (1.0, 0.5, 2.0)]
     assert labels == ["log_n", 'log_n {"p":0.5}', 'log_n {"p":2.0}']
 
@@ -112,12 +112,12 @@ def test_ssmax_scales_the_heads_of_nape_that_have_no_position():
         factor_HT[2:].detach().double(),
         (scale.scale_LH[0, 2:, None] * torch.arange(1, TRAIN_LEN + 1).log()).detach().double(),
     )
-    whole = (
+    full_factor_HT = (
         make_plan(Nape(small_shape(), scaled_heads="all"), length=TRAIN_LEN, trained_scale=scale)
         .layers[0]
         .factor
     )
-    equal(whole, scale(plan.layers[0].n_T, plan.layers[0].span, 0).float())
+    equal(full_factor_HT, scale(plan.layers[0].n_T, plan.layers[0].span, 0).float())
     with pytest.raises(ConfigError, match="by distance"):
         check_trained_scale(encoding, ScaleInvariant(small_shape()))
     with pytest.raises(ConfigError, match="has no effect"):
@@ -129,10 +129,10 @@ def test_scale_invariant_weights_every_decade_alike():
     2.30 for decades 2 to 4).
     """
     scale = ScaleInvariant(small_shape())
-    for decade, wanted in ((2, 2.22), (3, 2.29), (4, 2.30)):
+    for decade, expected in ((2, 2.22), (3, 2.29), (4, 2.30)):
         a, m = scale.distance(torch.arange(10**decade, 10 ** (decade + 1), dtype=torch.float64))
         assert ((a**2 / 2 + m).exp().sum() / (10 * math.exp(0.5))).item() == pytest.approx(
-            wanted, abs=5e-3
+            expected, abs=5e-3
         )
     a, m = scale.distance(torch.zeros(1).double())
     assert a.item() == 1 and m.item() == 0

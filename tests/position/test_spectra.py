@@ -68,10 +68,12 @@ def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs,
             with pytest.raises(ConfigError, match="turns that no pair makes"):
                 extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
             continue
-        found = extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
-        assert found.freq_F.shape == (pairs,) and found.freq_F.isfinite().all()
-        assert found.rotary_dim == 32
-        angle_TF = found.angles(torch.arange(4))
+        extended = extension.spectrum(
+            spectrum, Span(train_len, length, extension.target_len(length))
+        )
+        assert extended.freq_F.shape == (pairs,) and extended.freq_F.isfinite().all()
+        assert extended.rotary_dim == 32
+        angle_TF = extended.angles(torch.arange(4))
         assert angle_TF.shape == (4, pairs) and angle_TF.isfinite().all()
 
 
@@ -84,8 +86,12 @@ def test_resting_pairs_stay_at_rest():
 
 def test_a_base_says_what_the_frequencies_say():
     for extension in (Ntk(2), DynamicNtk(), Abf()):
-        found = extension.spectrum(ROPE, SPAN)
-        equal(found.freq_F, found.base ** (-torch.arange(32, dtype=torch.float64) / 32), atol=1e-12)
+        extended = extension.spectrum(ROPE, SPAN)
+        equal(
+            extended.freq_F,
+            extended.base ** (-torch.arange(32, dtype=torch.float64) / 32),
+            atol=1e-12,
+        )
 
 
 def test_longrope_with_equal_factors_and_mixed_with_kappa_zero_are_interpolation():
@@ -179,19 +185,23 @@ def test_longropes_first_positions_carry_no_magnitude(encoding, kernel):
     """As in the authors' table: cos and sin times m, the first rows of it those of training; here
     what does not turn has m as well.
     """
-    made, length, n = encoding(small_shape()), 40, 3
-    (q, k, v), x = attention_inputs(made, length)
-    extension = Longrope([4.0] * len(made.spectrum().freq_F), exact_first=n)
-    found = attend_in(kernel, make_plan(made, extension, length=length).layers[0], q, k, v, x)
+    method, length, n = encoding(small_shape()), 40, 3
+    (q, k, v), x = attention_inputs(method, length)
+    extension = Longrope([4.0] * len(method.spectrum().freq_F), exact_first=n)
+    actual_BHTD = attend_in(
+        kernel, make_plan(method, extension, length=length).layers[0], q, k, v, x
+    )
     m = math.sqrt(1 + math.log(length / 16) / math.log(16))
-    slower = made.table(torch.arange(length).double() / 4, made.spectrum())
-    table = torch.cat((made.table(torch.arange(n).double(), made.spectrum()), slower[:, n:]), dim=1)
+    slower = method.table(torch.arange(length).double() / 4, method.spectrum())
+    table = torch.cat(
+        (method.table(torch.arange(n).double(), method.spectrum()), slower[:, n:]), dim=1
+    )
     magnitude_T1 = torch.cat((torch.ones(n), torch.full((length - n,), m)))[:, None]
-    q, k = (turned * magnitude_T1 for turned in made.rotate(q, k, table, table))
+    q, k = (turned * magnitude_T1 for turned in method.rotate(q, k, table, table))
     scores = q.double() @ k.repeat_interleave(2, dim=1).double().mT / math.sqrt(8)
     scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
-    wanted = scores.softmax(dim=-1) @ v.repeat_interleave(2, dim=1).double()
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5)
+    expected_BHTD = scores.softmax(dim=-1) @ v.repeat_interleave(2, dim=1).double()
+    torch.testing.assert_close(actual_BHTD.double(), expected_BHTD, rtol=0, atol=1e-5)
 
 
 def test_an_anatomy_sees_the_first_positions_without_magnitude():
@@ -200,16 +210,16 @@ def test_an_anatomy_sees_the_first_positions_without_magnitude():
     """
     encoding, length = Rope(small_shape()), 40
     (q, k, _), _ = attention_inputs(encoding, length)
-    found = []
+    scores = []
     for sharper in (True, False):
         extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
         (kind,) = layer_views(encoding, extension, length)
-        found.append(
+        scores.append(
             content_score(
                 kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k
             )
         )
-    share_K = (found[0] / found[1])[0, 0]
+    share_K = (scores[0] / scores[1])[0, 0]
     m = math.sqrt(math.log(length) / math.log(16))
     equal(share_K, torch.tensor([1 / m] * 3 + [1.0] * (length - 3)).double(), atol=1e-5)
 

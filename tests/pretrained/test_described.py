@@ -40,7 +40,7 @@ BEFORE = 12
 LONG, SHORT = [1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 1.0, 1.1, 1.1, 1.2, 1.2, 1.3]
 
 
-def rope(kind: str, **said) -> dict:
+def rope(kind: str, **parameters) -> dict:
     """Changes for a head of 16 channels, which a rope type scales."""
     before = (
         {"original_max_position_embeddings": BEFORE}
@@ -49,18 +49,18 @@ def rope(kind: str, **said) -> dict:
     )
     return {
         "head_dim": 16,
-        "rope_parameters": {"rope_theta": 100.0, "rope_type": kind, **before, **said},
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": kind, **before, **parameters},
     }
 
 
-def half(**said) -> dict:
+def half(**settings) -> dict:
     return {
         "hidden_size": 64,
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 1e4,
             "partial_rotary_factor": 0.5,
-            **said,
+            **settings,
         },
     }
 
@@ -234,12 +234,14 @@ def test_an_extension_acts_on_the_scaled_frequencies_and_is_exported_with_them(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("longrope two", "has no place beside"), ("dynamic", "no spectrum to change")],
 )
-def test_what_the_format_cannot_say_of_a_scaling_and_an_extension_is_refused(tmp_path, name, said):
+def test_what_the_format_cannot_say_of_a_scaling_and_an_extension_is_refused(
+    tmp_path, name, message
+):
     run = imported(described(tmp_path, "Llama", ROPES[name]))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         exported(run, method("extension", "ntk", **FIXED))
 
 
@@ -283,21 +285,27 @@ def test_a_ramp_over_indices_knows_how_often_scaled_pairs_turn():
 
 def test_an_anatomy_says_which_pairs_are_kept_whether_beta_is_given_or_not():
     encoding, turns = Rope(small_shape(64)), 64 / (2 * math.pi)
-    for beta, kept in ((None, turns / 4), (5.0, 5.0)):
+    for beta, expected_beta in ((None, turns / 4), (5.0, 5.0)):
         numbers = dissect(encoding, Yarn(beta=beta), NoScale(encoding.shape), 128).numbers
-        assert numbers["dimensionless"]["beta_over_r_max"] == pytest.approx(kept / turns)
+        assert numbers["dimensionless"]["beta_over_r_max"] == pytest.approx(expected_beta / turns)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 5, 8, 36])
 def test_the_preset_leaves_the_layers_of_smollm3_unturned(layers):
-    made = make_method(node("encoding", "smollm3"), small_shape(n_layer=layers))
-    plain = [layer.encoding is not made for layer in made.layers()]
-    wanted = transformers.SmolLM3Config(num_hidden_layers=layers, pad_token_id=None).no_rope_layers
+    encoding = make_method(node("encoding", "smollm3"), small_shape(n_layer=layers))
+    plain = [layer.encoding is not encoding for layer in encoding.layers()]
+    turned_layers = transformers.SmolLM3Config(
+        num_hidden_layers=layers, pad_token_id=None
+    ).no_rope_layers
     assert plain == (
-        [not turned for turned in wanted] if layers >= 4 else [False, True][:layers]
+        [not turned for turned in turned_layers] if layers >= 4 else [False, True][:layers]
     )  # fewer are one period
-    assert plain == [layer.bands[0].q_table is None for layer in make_plan(made, length=8).layers]
-    assert all(layer.window is None and layer.extended and layer.scaled for layer in made.layers())
+    assert plain == [
+        layer.bands[0].q_table is None for layer in make_plan(encoding, length=8).layers
+    ]
+    assert all(
+        layer.window is None and layer.extended and layer.scaled for layer in encoding.layers()
+    )
 
 
 def test_runs_of_earlier_versions_keep_their_names(tmp_path):

@@ -42,8 +42,10 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     with torch.device("meta"):
         model = make_model(cfg, cfg.model.checkpoint["vocab_size"])
     return {
-        name: one.read()
-        for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg.model.tied).items()
+        name: entry.read()
+        for name, entry in checked_tensors(
+            find_checkpoint(str(path)), model, cfg.model.tied
+        ).items()
     }
 
 
@@ -151,9 +153,11 @@ ROPES = {
 
 @pytest.mark.parametrize("name", ROPES)
 def test_rope_is_read(tmp_path, name):
-    said, theirs = ROPES[name]
+    described, theirs = ROPES[name]
     path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, **theirs})
-    file = write_gguf(path, metadata={f"llama.rope.{key}": value for key, value in said.items()})
+    file = write_gguf(
+        path, metadata={f"llama.rope.{key}": value for key, value in described.items()}
+    )
     assert_equal_logits(
         imported(file),
         transformers.AutoModelForCausalLM.from_pretrained(path).eval(),
@@ -163,8 +167,8 @@ def test_rope_is_read(tmp_path, name):
 
 def test_yarn_is_that_of_llama_cpp_whatever_else_the_file_says_of_it(tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
-    said = {"type": "yarn", "factor": 4.0, "original_context_length": 12, "attn_factor": 1.5}
-    said |= {
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 12, "attn_factor": 1.5}
+    scaling |= {
         "yarn_beta_fast": 1.5,
         "yarn_beta_slow": 0.5,
         "yarn_attn_factor": 1.3,
@@ -174,7 +178,7 @@ def test_yarn_is_that_of_llama_cpp_whatever_else_the_file_says_of_it(tmp_path):
         tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, "rope_type": "default"}
     )
     file = write_gguf(
-        path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()}
+        path, metadata={f"llama.rope.scaling.{key}": value for key, value in scaling.items()}
     )
     run, text_T = imported(file), torch.randint(3, VOCAB, (40,))
     found_TV = load_model(run, trained_config(run), VOCAB, "cpu")(text_T[None])[0].detach().numpy()
@@ -238,13 +242,18 @@ def test_a_file_of_another_model_is_refused_in_one_sentence(tmp_path, key):
 
 
 def assert_one_sentence(error: Exception, file: Path) -> None:
-    said = str(error)
-    assert said.endswith((".", "?")) and "\n" not in said and said.isprintable() and len(said) < 500
-    assert file.name in said or "model.n_kv_head=3" in said
+    message = str(error)
+    assert (
+        message.endswith((".", "?"))
+        and "\n" not in message
+        and message.isprintable()
+        and len(message) < 500
+    )
+    assert file.name in message or "model.n_kv_head=3" in message
 
 
 def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path):
-    whole = write_gguf(small(tmp_path)).read_bytes()
+    full_bytes = write_gguf(small(tmp_path)).read_bytes()
     file = tmp_path / "cut.gguf"
     ends = {
         0,
@@ -256,12 +265,12 @@ def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path):
         16,
         23,
         24,
-        len(whole) - 40,
-        len(whole) // 2,
-        *range(30, len(whole), len(whole) // 30),
+        len(full_bytes) - 40,
+        len(full_bytes) // 2,
+        *range(30, len(full_bytes), len(full_bytes) // 30),
     }
     for end in sorted(ends):
-        file.write_bytes(whole[:end])
+        file.write_bytes(full_bytes[:end])
         with pytest.raises(
             ConfigError, match=r"not a complete GGUF file|is not supported"
         ) as error:
@@ -324,16 +333,16 @@ FALSE = {
 
 @pytest.mark.parametrize("name", FALSE)
 def test_a_false_header_is_refused_in_one_sentence(tmp_path, name):
-    content, said = FALSE[name]
+    content, message = FALSE[name]
     file = tmp_path / "false.gguf"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         adopted(file)
     assert_one_sentence(error.value, file)
 
 
 @pytest.mark.parametrize(
-    ("one", "said"),
+    ("tensor_info", "message"),
     [
         (tensor(kind=99), "holds t as 99, which is not supported"),
         (tensor(dimensions=(2**40, 2**40)), "not a complete GGUF file"),
@@ -341,21 +350,21 @@ def test_a_false_header_is_refused_in_one_sentence(tmp_path, name):
         (tensor(name=b"\x1b[31m", kind=99), r"\ufffd\[31m as 99"),
     ],
 )
-def test_a_false_tensor_is_refused_in_one_sentence(tmp_path, one, said):
+def test_a_false_tensor_is_refused_in_one_sentence(tmp_path, tensor_info, message):
     file = tmp_path / "false.gguf"
-    file.write_bytes(header(one, tensors=1, keys=0) + bytes(999))
-    with pytest.raises(ConfigError, match=said) as error:
+    file.write_bytes(header(tensor_info, tensors=1, keys=0) + bytes(999))
+    with pytest.raises(ConfigError, match=message) as error:
         gguf_tensors(read_gguf(file), {})
     assert_one_sentence(error.value, file)
 
 
 def test_a_damaged_header_raises_nothing_but_its_sentence(tmp_path):
     path = small(tmp_path)
-    whole = bytearray(write_gguf(path).read_bytes())
+    intact = bytearray(write_gguf(path).read_bytes())
     generator = np.random.default_rng(0)
-    end, file = whole.index(b"tokenizer.ggml.tokens"), tmp_path / "flipped.gguf"
+    end, file = intact.index(b"tokenizer.ggml.tokens"), tmp_path / "flipped.gguf"
     for at in generator.integers(0, end, 100):
-        damaged = bytearray(whole)
+        damaged = bytearray(intact)
         damaged[at] ^= 1 << generator.integers(8)
         file.write_bytes(damaged)
         try:
@@ -367,12 +376,12 @@ def test_a_damaged_header_raises_nothing_but_its_sentence(tmp_path):
 def test_what_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "folder.gguf").mkdir()
     os.mkfifo(tmp_path / "pipe.gguf")
-    for name, said in (
+    for name, message in (
         ("folder.gguf", "not a regular file"),
         ("pipe.gguf", "not a regular file"),
         ("none.gguf", "cannot be read"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             adopted(tmp_path / name)
 
 

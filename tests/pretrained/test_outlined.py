@@ -39,22 +39,22 @@ def loaded(path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_another_family_is_read_as_transformers_reads_it(tmp_path, kind):
-    path, own = saved(tmp_path, kind)
+    path, original = saved(tmp_path, kind)
     cfg = adopted(path)
     assert cfg.encoding["kind"] == ("learned" if kind in ("gpt2", "opt") else "turned")
     assert cfg.train.length == TRAIN_LEN and cfg.model.checkpoint["vocab_size"] == VOCAB
-    assert difference(loaded(path)(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-4
+    assert difference(loaded(path)(text(2, TRAIN_LEN)), original(text(2, TRAIN_LEN)).logits) < 1e-4
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_a_checkpoint_that_attends_by_itself_is_read_as_transformers_reads_it(tmp_path, kind):
-    own = tiny_own(kind)
-    own.save_pretrained(tmp_path)
+    original = tiny_own(kind)
+    original.save_pretrained(tmp_path)
     cfg = adopted(tmp_path)
     assert cfg.encoding["kind"] == ("alibi" if OWN[kind].slopes else "turned")
     assert (cfg.train.length, cfg.model.n_layer) == (TRAIN_LEN, 3)
     model = loaded(tmp_path)
-    assert difference(model(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-5
+    assert difference(model(text(2, TRAIN_LEN)), original(text(2, TRAIN_LEN)).logits) < 1e-5
     shape = model.encoding.shape
     assert (cfg.model.n_head, cfg.model.n_kv_head) == (shape.n_head, shape.n_kv_head)
     plan = make_plan(model.encoding, Rerope(), length=128)
@@ -78,19 +78,21 @@ def test_the_first_falcons_and_blooms_are_outlined_by_their_older_configurations
 
 @pytest.mark.parametrize("key", CHANGED)
 def test_a_llama_of_another_shape_is_built_by_transformers(tmp_path, key):
-    path, own = saved(tmp_path, "llama", **{key: CHANGED[key]})
+    path, original = saved(tmp_path, "llama", **{key: CHANGED[key]})
     assert "as_trained" in adopted(path).encoding["_target_"]
-    assert difference(loaded(path)(text(1, 50)), own(text(1, 50)).logits) < 1e-4
+    assert difference(loaded(path)(text(1, 50)), original(text(1, 50)).logits) < 1e-4
 
 
 def test_a_plan_acts_in_evaluation_as_in_the_model_itself(tmp_path):
     import posbench
 
-    path, own = saved(tmp_path, "gpt_neox")
+    path, original = saved(tmp_path, "gpt_neox")
     model = loaded(path)
     plan = make_plan(model.encoding, Rerope(), length=90)
     assert (
-        difference(model(text(1, 90), plan), posbench.extend(own, "rerope")(text(1, 90)).logits)
+        difference(
+            model(text(1, 90), plan), posbench.extend(original, "rerope")(text(1, 90)).logits
+        )
         < 1e-4
     )
 

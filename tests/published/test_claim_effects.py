@@ -82,15 +82,15 @@ def evaluations_of(finding: Finding, endpoint: Endpoint) -> list[list[str]]:
     """
     ids = iter(finding.evaluations.split())
     methods: dict[str, list[str]] = {}
-    found = []
+    ids_of_cells = []
     for _, cell in endpoint.cells:
         # One evaluation has the rows of all tasks.
         method = repr(replace(cell, at=None, times=1.0, task=None))
         if method not in methods:
             methods[method] = [next(ids) for _ in finding.seeds.split()]
-        found.append(methods[method])
+        ids_of_cells.append(methods[method])
     assert next(ids, None) is None
-    return found
+    return ids_of_cells
 
 
 def values_of(
@@ -151,7 +151,9 @@ def usable_length(finding: Finding, endpoint: Endpoint, eval_ids: list[str]) -> 
 @pytest.mark.parametrize(
     "finding",
     FINDINGS,
-    ids=lambda one: f"stage{one.stage}-{one.claim}-{one.endpoint}".replace(" ", "_"),
+    ids=lambda finding: f"stage{finding.stage}-{finding.claim}-{finding.endpoint}".replace(
+        " ", "_"
+    ),
 )
 def test_an_effect_follows_from_committed_rows(finding):
     effect, by_seed = recomputed(finding)

@@ -37,9 +37,9 @@ def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
         json.loads(line) for line in (tmp_path / "other" / "configs.jsonl").read_text().splitlines()
     ]
     sets = {
-        one["targets"]
+        evaluation["targets"]
         for line in lines
-        for key, one in line["evaluations"].items()
+        for key, evaluation in line["evaluations"].items()
         if key in scored
     }
     assert len(sets) == 1
@@ -60,11 +60,13 @@ def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
     (tmp_path / "other" / "hashes.json").unlink(missing_ok=True)
     folders = [REPORTED / name, tmp_path / "other"]
     # with equal targets they are
-    made = collect_report([], "pooled", "report.py", evidence=folders)
-    assert min(point.n_seeds for curve in [*made.sections, *made.scores] for point in curve) >= 2
-    (whole,) = sets
+    report = collect_report([], "pooled", "report.py", evidence=folders)
+    assert (
+        min(point.n_seeds for curve in [*report.sections, *report.scores] for point in curve) >= 2
+    )
+    (targets,) = sets
     for file in ("configs.jsonl", "documents.csv"):
         path = tmp_path / "other" / file
-        path.write_text(path.read_text().replace(whole, "0" * 64))
+        path.write_text(path.read_text().replace(targets, "0" * 64))
     with pytest.raises(RunError, match="scored different targets"):
         collect_report([], "pooled", "report.py", evidence=folders)

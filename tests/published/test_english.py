@@ -54,12 +54,12 @@ def fault(docstring: str) -> str:
 def faults(source: str, name: str) -> list[str]:
     """What is wrong with the docstrings and comments of a module."""
     tree = ast.parse(source)
-    found = [] if source.isascii() else [f"{name} is not ASCII"]
+    problems = [] if source.isascii() else [f"{name} is not ASCII"]
     for of, node, needed in [(name, tree, bool(tree.body)), *definitions(tree, name)]:
         docstring = ast.get_docstring(node)
         wrong = fault(docstring) if docstring else "has no docstring" if needed else ""
-        found += [f"{of} {wrong}"] if wrong else []
-    return found
+        problems += [f"{of} {wrong}"] if wrong else []
+    return problems
 
 
 @pytest.mark.parametrize("room", ROOMS)

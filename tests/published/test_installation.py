@@ -66,10 +66,10 @@ def requirements_of(name: str, extras: frozenset[str]) -> list[Requirement]:
         texts = NOT_INSTALLED.get(name, [])
     required = map(Requirement, texts)
     return [
-        one
-        for one in required
-        if one.marker is None
-        or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        requirement
+        for requirement in required
+        if requirement.marker is None
+        or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras))
     ]
 
 
@@ -77,7 +77,7 @@ def reached(extra: str) -> dict[str, list[tuple[str, Requirement]]]:
     """{package: [(who requires it, requirement)]} of posbench with an extra, through all
     packages.
     """
-    found: dict[str, list[tuple[str, Requirement]]] = {}
+    required_by: dict[str, list[tuple[str, Requirement]]] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [("posbench", frozenset([extra] if extra else []))]
     while waiting:
@@ -87,9 +87,9 @@ def reached(extra: str) -> dict[str, list[tuple[str, Requirement]]]:
         seen.add((name, extras))
         for requirement in requirements_of(name, extras):
             required = canonicalize_name(requirement.name)
-            found.setdefault(required, []).append((name, requirement))
+            required_by.setdefault(required, []).append((name, requirement))
             waiting.append((required, frozenset(requirement.extras)))
-    return found
+    return required_by
 
 
 @pytest.mark.parametrize("extra", ["", *EXTRAS])

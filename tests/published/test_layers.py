@@ -55,14 +55,14 @@ def imported(file: Path) -> set[str]:
     """The modules of posbench that a file names in any import, also inside functions and for type
     checkers alone.
     """
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{file} imports relatively"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.startswith("posbench.")}
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in modules if name.startswith("posbench.")}
 
 
 def upward(room: str, names: set[str]) -> list[str]:
@@ -129,11 +129,11 @@ def test_no_files_of_a_room_import_each_other_in_a_circle(room):
         ".".join(("posbench", *file.relative_to(ROOT).with_suffix("").parts)): file
         for file in files_of(room)
     }
-    found = {name: imported(file) for name, file in files.items()}
+    imports = {name: imported(file) for name, file in files.items()}
     assert not circle(
         {
-            name: {part for one in names for part in (one, one.rpartition(".")[0])}
-            for name, names in found.items()
+            name: {part for module in names for part in (module, module.rpartition(".")[0])}
+            for name, names in imports.items()
         }
     )
 

@@ -29,9 +29,9 @@ def test_every_line_is_what_its_folder_measured():
         if not title:
             continue
         for line in re.findall(r"^\| (?!encoding|:).*$", part, re.M):
-            *method, surely, perhaps, loss, there, cost, seeds, folder, _ = line.strip("| ").split(
-                " | "
-            )
+            *method, surely, perhaps, loss, difference, cost, seeds, folder, _ = line.strip(
+                "| "
+            ).split(" | ")
             path = pages.LEADERBOARD.parent / re.search(r"\((.*)\)", folder)[1] / "curve.csv"
             points = []
             for point in read_points(path):
@@ -40,19 +40,22 @@ def test_every_line_is_what_its_folder_measured():
                     continue
                 if point.method[:3] == tuple(method) and point.length >= point.train_len:
                     points.append(point)
-            tops = {one.length / one.train_len: one.difference + one.half_width for one in points}
+            tops = {
+                point.length / point.train_len: point.difference + point.half_width
+                for point in points
+            }
             held = float(surely.rstrip("x+"))
             assert all(top <= 0.05 for length, top in tops.items() if length <= held)
             beyond = [length for length in tops if length > held]
             assert surely.endswith("+") == (not beyond) and (not beyond or tops[min(beyond)] > 0.05)
             assert float(perhaps.rstrip("x+")) >= held > 1
-            (at,) = (one for one in points if one.length == held * one.train_len)
-            assert (there, seeds, loss) == (
+            (at,) = (point for point in points if point.length == held * point.train_len)
+            assert (difference, seeds, loss) == (
                 f"{at.difference:+.3f} +- {at.half_width:.3f}",
                 str(at.n_seeds),
                 f"{at.nll:.3f}",
             )
-            (first,) = (one for one in points if one.length == one.train_len)
+            (first,) = (point for point in points if point.length == point.train_len)
             assert cost == (
                 "-"
                 if first.change is None
@@ -79,7 +82,9 @@ def test_what_is_measured_is_ranked_or_listed_with_a_reason():
             for point in read_points(folder / "curve.csv")
             if point.protocol == "fixed_targets"
         }
-        assert {(*one.corpus, *one.method) for one in (*read.lines, *read.exclusions)} == measured
+        assert {
+            (*entry.corpus, *entry.method) for entry in (*read.lines, *read.exclusions)
+        } == measured
         assert all(exclusion.reason for exclusion in read.exclusions)
     text = pages.LEADERBOARD.read_text()
     smollm2 = text.partition("## books (SmolLM2")[2].partition("\n## ")[0]
@@ -96,7 +101,7 @@ def folder(tmp_path):
     bound, and what an extension costs.
     """
 
-    def made(name, curves, runs, gain=(0.1, 0.05), change=("", ""), extension="none"):
+    def write_folder(name, curves, runs, gain=(0.1, 0.05), change=("", ""), extension="none"):
         path = tmp_path / name
         path.mkdir()
         rows = [
@@ -118,7 +123,7 @@ def folder(tmp_path):
             (path / name).write_text("")
         return path
 
-    return made
+    return write_folder
 
 
 def test_usable_length_by_hand(folder, tmp_path):
@@ -138,8 +143,8 @@ def test_usable_length_by_hand(folder, tmp_path):
         line.method[0]: line
         for line in leaderboard.read_folder(folder("mine", curves, ["a", "b"])).lines
     }
-    found = {name: (line.holds_to, line.perhaps_holds_to) for name, line in lines.items()}
-    assert found == {
+    usable = {name: (line.holds_to, line.perhaps_holds_to) for name, line in lines.items()}
+    assert usable == {
         "holds": (4, 4),
         "back": (1, 1),
         "wide": (1, 2),

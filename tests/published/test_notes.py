@@ -47,8 +47,8 @@ def bidirectional(model, length):
     return replace(
         plan,
         layers=tuple(
-            replace(one, causal=False, bands=(replace(one.bands[0], last_T=last_T),))
-            for one in plan.layers
+            replace(layer, causal=False, bands=(replace(layer.bands[0], last_T=last_T),))
+            for layer in plan.layers
         ),
     )
 

@@ -53,8 +53,8 @@ def results(tmp_path, monkeypatch):
         "protocol,train_len,encoding,extension,scale_attention,length,difference,half_width,nll"
     )
     (tmp_path / "small" / "curve.csv").write_text("\n".join([header, *lines]))
-    found = [{"name": "a b", "of": {"8": [1, 0.5, 1.5]}}, {"name": "c", "of": {"8": [3, 3, 3]}}]
-    (tmp_path / "small" / "some.json").write_text(json.dumps({"found": found}))
+    entries = [{"name": "a b", "of": {"8": [1, 0.5, 1.5]}}, {"name": "c", "of": {"8": [3, 3, 3]}}]
+    (tmp_path / "small" / "some.json").write_text(json.dumps({"found": entries}))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_expressions(results, source, text, shown):
 
 
 @pytest.mark.parametrize(
-    "expression, said",
+    "expression, message",
     [
         ("{nowhere: rope @2x .2f}", "results/reported has no nowhere/curve.csv"),
         ("{small: rope|pi @4x .2f}", "no lines fit"),
@@ -95,14 +95,14 @@ def test_expressions(results, source, text, shown):
         ("{small: $what @1x .2f}", "KeyError('what')"),
     ],
 )
-def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, said):
+def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, message):
     template = tmp_path / "small" / "README.template.md"
     template.write_text(f"One.\n{expression}\n| a | b | c |\n<!-- end of table -->\n")
     with pytest.raises(ConfigError) as refused:
         pages.filled_page(template)
     assert str(refused.value).startswith(
         f"small/README.template.md, line 2: {expression}"
-    ) and said in str(refused.value)
+    ) and message in str(refused.value)
 
 
 def test_a_sum_of_losses_of_several_protocols_is_that_of_its_rows():

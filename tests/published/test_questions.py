@@ -137,7 +137,7 @@ QUESTIONS = [  # question, page, heading, words of the answer
 
 def pages_within(clicks: int) -> set[Path]:
     """Pages of this repository that as many links lead to."""
-    found = reached = {ROOT / "README.md"}
+    pages = reached = {ROOT / "README.md"}
     for _ in range(clicks):
         links = (
             (page.parent / link).resolve()
@@ -145,10 +145,10 @@ def pages_within(clicks: int) -> set[Path]:
             for link in LINK.findall(page.read_text())
             if ":" not in link
         )
-        reached = {one / "README.md" if one.is_dir() else one for one in links}
-        reached = {one for one in reached if one.suffix == ".md" and one.exists()} - found
-        found = found | reached
-    return found
+        reached = {path / "README.md" if path.is_dir() else path for path in links}
+        reached = {path for path in reached if path.suffix == ".md" and path.exists()} - pages
+        pages = pages | reached
+    return pages
 
 
 def section(page: str, heading: str) -> str:
@@ -176,7 +176,7 @@ def section(page: str, heading: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "question, page, heading, words", QUESTIONS, ids=[one[0] for one in QUESTIONS]
+    "question, page, heading, words", QUESTIONS, ids=[row[0] for row in QUESTIONS]
 )
 def test_the_answer_stands_where_it_is_looked_for(question, page, heading, words):
     assert not [

@@ -98,7 +98,7 @@ def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
     figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())[
         "figures"
     ]
-    of = {(one["kind"], one["case"], one["length"]): one for one in figures}
+    of = {(figure["kind"], figure["case"], figure["length"]): figure for figure in figures}
     table = (
         BENCHMARK.partition("| | training speed at 64 tokens |")[2]
         .partition("\n\n")[0]
@@ -106,7 +106,7 @@ def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
     )
     assert len(table) > 10
     for line in table:
-        names, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         cases = names.split("; ")
         far = [of["evaluation", case, 8192] for case in cases]
         speeds = [
@@ -114,14 +114,15 @@ def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
         ]
         times = (
             [of["evaluation", case, 1024]["ratio"] for case in cases],
-            [one["ratio"] for one in far],
+            [figure["ratio"] for figure in far],
         )
-        wanted = [[f"{one:.2f}" for one in values] for values in (speeds, *times)] + [
-            [f"{one['mib']:.0f}" for one in far]
+        columns = [[f"{value:.2f}" for value in values] for values in (speeds, *times)] + [
+            [f"{figure['mib']:.0f}" for figure in far]
         ]
-        ends = [sorted(set(values), key=float) for values in wanted]
-        assert said == [
-            " to ".join(dict.fromkeys((one[0], one[-1]))) if one else "" for one in ends
+        ends = [sorted(set(values), key=float) for values in columns]
+        assert cells == [
+            " to ".join(dict.fromkeys((distinct[0], distinct[-1]))) if distinct else ""
+            for distinct in ends
         ], names
 
 
@@ -129,16 +130,18 @@ def test_the_table_of_trainings_beside_transformers_is_that_of_the_reported_benc
     figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())[
         "figures"
     ]
-    of = {(one["kind"], one["length"], one["case"] == "rope"): one for one in figures}
+    of = {
+        (figure["kind"], figure["length"], figure["case"] == "rope"): figure for figure in figures
+    }
     table = BENCHMARK.partition("| times as fast |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) == 3
     for line in table:
-        named, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        named, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         kind = f"trained {named.partition(' ')[0].replace(',', '')}"
-        wanted = [f"{of[kind, length, False]['ratio']:.2f}" for length in (64, 256, 512)]
-        assert said == [
-            *wanted,
-            "; ".join(f"{of[kind, 512, own]['mib']:.0f}" for own in (True, False)),
+        ratios = [f"{of[kind, length, False]['ratio']:.2f}" for length in (64, 256, 512)]
+        assert cells == [
+            *ratios,
+            "; ".join(f"{of[kind, 512, is_ours]['mib']:.0f}" for is_ours in (True, False)),
         ]
 
 
@@ -175,10 +178,10 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
 def test_the_readme_is_one_page_and_counts_what_there_is():
     lines = TEXT["README.md"].splitlines()
     assert len(lines) <= 200 and max(map(len, lines)) <= 120
-    said = re.search(
+    counts = re.search(
         r"(\d+) encodings, (\d+) extensions and (\d+) attention scales", TEXT["README.md"]
     ).groups()
-    assert [int(number) for number in said] == [len(choices(group)) for group in METHODS]
+    assert [int(number) for number in counts] == [len(choices(group)) for group in METHODS]
 
 
 def anchors(page: Path) -> set[str]:
@@ -235,11 +238,11 @@ def test_every_command_composes(command):
         }
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
-        known = OPTIONS.get(kind, {"out": ""})
+        options = OPTIONS.get(kind, {"out": ""})
         # Other words of these are folders, CSVs, experiments and lines.
         named = overrides if name in ("explore", "bundle", "compare") else words
         assert {word.partition("=")[0] for word in named} <= {
-            *known,
+            *options,
             *bundle.BUNDLE_OPTIONS,
             "list",
             "gc",
@@ -318,12 +321,12 @@ def test_the_numbers_of_the_default_text_are_those_of_the_wheels(tmp_path):
         for split in ("train", "test")
     }
     page = TEXT["configs/README.md"]
-    said = re.search(
+    numbers = re.search(
         r"sympy\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\).*networkx\s+and\s+mpmath\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\)",
         page,
         re.S,
     ).groups()
-    for split, files, size in (("train", *said[:2]), ("test", *said[2:])):
+    for split, files, size in (("train", *numbers[:2]), ("test", *numbers[2:])):
         assert len(counted[split]) == int(files.replace(",", ""))
         assert sum(len(text.encode()) for text in counted[split]) / 1e6 == pytest.approx(
             float(size), abs=0.06

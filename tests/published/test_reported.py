@@ -82,14 +82,16 @@ def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
     commits = {row["commit"] for row in read_csv(folder / "rows.csv")}
     behind = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
     assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {
-        one.run_id for one in behind
+        training.run_id for training in behind
     }
     listed = changes(folder)
-    assert not [one.run_id for one in behind if one.changed and one.changed not in listed], (
-        "trained by code that was not committed"
-    )
+    assert not [
+        training.run_id
+        for training in behind
+        if training.changed and training.changed not in listed
+    ], "trained by code that was not committed"
     commits = {commit.removesuffix("+") if listed else commit for commit in commits} | {
-        one.commit for one in behind
+        training.commit for training in behind
     }
     git = ("git", "-C", str(ROOT))
     inside = subprocess.run(
@@ -99,10 +101,10 @@ def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
         pytest.skip("no history to look into")
     for commit in sorted(commits):
         assert re.fullmatch(r"[0-9a-f]{12,40}", commit), f"{commit} is no commit of clean code"
-        found = subprocess.run(
+        completed = subprocess.run(
             [*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True
         )
-        assert found.returncode == 0, f"{commit} is no ancestor of the code that reports it"
+        assert completed.returncode == 0, f"{commit} is no ancestor of the code that reports it"
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
@@ -111,7 +113,9 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
     for curve in grouped_by_section(read_points(folder / "curve.csv")):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
-        said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
+        shown_texts = texts(
+            folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg"
+        )
         names = LineNames(labelled(curve))
         for panel in panel_groups(names.points):
             lines = [
@@ -122,10 +126,12 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
                 assert not [
                     text
                     for text in [panel.heading, *lines]
-                    if text and not any(one.startswith(text) for one in said)
+                    if text and not any(shown.startswith(text) for shown in shown_texts)
                 ]
             else:
-                assert not [text for text in [panel.heading, *lines] if text and text not in said]
+                assert not [
+                    text for text in [panel.heading, *lines] if text and text not in shown_texts
+                ]
 
 
 @pytest.mark.parametrize("folder", [folder for folder in FOLDERS if accuracies(folder)], ids=named)
@@ -147,28 +153,32 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
     "folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}"))
 )
 def test_evidence_holds_every_row_and_is_written_as_it_was_read(folder, tmp_path):
-    found, origins, notes = read_evidence(REPORTED / folder)
+    evaluations, origins, notes = read_evidence(REPORTED / folder)
     assert (
-        sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv"))
+        sum(len(evaluation.rows) for evaluation in evaluations)
+        == len(read_csv(REPORTED / folder / "rows.csv"))
         and not notes
     )
-    write_evidence(tmp_path, found, origins)
-    said, before = (
-        [json.loads(line) for line in (one / EVIDENCE).read_text().splitlines()]
-        for one in (tmp_path, REPORTED / folder)
+    write_evidence(tmp_path, evaluations, origins)
+    written, before = (
+        [json.loads(line) for line in (directory / EVIDENCE).read_text().splitlines()]
+        for directory in (tmp_path, REPORTED / folder)
     )
-    for line, old in zip(said, before, strict=True):
+    for line, old in zip(written, before, strict=True):
         assert (line["run_id"], line["provenance"], line["summary"]) == (
             old["run_id"],
             old["provenance"],
             old["summary"],
         )
         assert line["evaluations"].keys() == old["evaluations"].keys()
-        for eval_id, one in line[
+        for eval_id, evaluation in line[
             "evaluations"
         ].items():  # files of older code name lengths whose rows another folder had
-            known = old["evaluations"][eval_id]["machines"]
-            assert all(machine == known.get(length) for length, machine in one["machines"].items())
+            machines = old["evaluations"][eval_id]["machines"]
+            assert all(
+                machine == machines.get(length)
+                for length, machine in evaluation["machines"].items()
+            )
 
 
 def test_what_is_published_names_no_folder_of_the_machine_it_was_made_on():
@@ -178,8 +188,10 @@ def test_what_is_published_names_no_folder_of_the_machine_it_was_made_on():
 
 def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():
     for folder in FOLDERS:
-        for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py"):
-            if not (one.encoding or "").startswith("served"):  # an engine shows no weights
-                assert re.fullmatch("[0-9a-f]{64}", one.weights_sha256) and (
-                    one.validation_loss or one.run_id.startswith("hf-")
+        for training in from_csv(
+            folder / "trainings.csv", Training, "trainings", "scripts/report.py"
+        ):
+            if not (training.encoding or "").startswith("served"):  # an engine shows no weights
+                assert re.fullmatch("[0-9a-f]{64}", training.weights_sha256) and (
+                    training.validation_loss or training.run_id.startswith("hf-")
                 )

@@ -39,7 +39,7 @@ def entries(path) -> dict[str, bytes]:
 
 
 def test_equal_results_give_equal_bytes_and_no_folder_of_the_machine_is_named(capfd, tmp_path):
-    made = []
+    bundles = []
     for place in ("one", "another"):
         folder = tmp_path / place / "demo"
         shutil.copytree(DEMO, folder)
@@ -48,9 +48,9 @@ def test_equal_results_give_equal_bytes_and_no_folder_of_the_machine_is_named(ca
         (folder / ".env").write_text("x")
         done = call(capfd, tmp_path / place, "bundle", str(folder) if place == "one" else "demo")
         assert done.returncode == 0, done.stderr
-        made.append((tmp_path / place / "demo.posbench.zip").read_bytes())
-    assert made[0] == made[1]
-    files = entries(io.BytesIO(made[0]))
+        bundles.append((tmp_path / place / "demo.posbench.zip").read_bytes())
+    assert bundles[0] == bundles[1]
+    files = entries(io.BytesIO(bundles[0]))
     assert {
         "explore.html",
         "report.html",
@@ -70,7 +70,7 @@ def test_a_bundle_is_read_like_its_folder(bundle, capfd, tmp_path):
     pandas.testing.assert_frame_equal(posbench.frame([bundle]), posbench.frame([DEMO]))
     done = call(capfd, tmp_path, "report", f"runs={bundle.name}", "report_dir=again")
     assert done.returncode == 0, done.stderr
-    again, curve = (pandas.read_csv(one / "curve.csv") for one in (tmp_path / "again", DEMO))
+    again, curve = (pandas.read_csv(folder / "curve.csv") for folder in (tmp_path / "again", DEMO))
     pandas.testing.assert_frame_equal(again[curve.columns], curve)
     assert (
         f"{tmp_path.name}/{bundle.name}/rope-64" in (tmp_path / "again" / "report.html").read_text()
@@ -157,11 +157,11 @@ HOSTILE = {
 def test_what_is_no_sound_bundle_is_one_sentence_and_leaves_nothing(
     name, bundle, tmp_path, monkeypatch
 ):
-    spoil, said = HOSTILE[name]
+    spoil, message = HOSTILE[name]
     spoil(bundle)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    with pytest.raises(RunError, match=said) as raised:
+    with pytest.raises(RunError, match=message) as raised:
         find_results([bundle])
     assert "\n" not in str(raised.value) and str(bundle) in str(raised.value)
     assert not list((tmp_path / "temporary").iterdir()) and len([*tmp_path.iterdir()]) == 2
@@ -209,7 +209,7 @@ def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         ([], "0 are named"),
         (["demo", "out=x.tar"], "out=x.tar is no bundle"),
@@ -217,11 +217,11 @@ def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path)
         ([str(DEMO / "rows.csv")], "is a CSV of losses without sums"),
     ],
 )
-def test_mistakes_are_one_sentence(words, said, capfd, tmp_path):
+def test_mistakes_are_one_sentence(words, message, capfd, tmp_path):
     done = call(capfd, tmp_path, "bundle", *words)
     assert (
         done.returncode == 2
-        and said in done.stderr
+        and message in done.stderr
         and done.stderr.count("\n") == 1
         and not list(tmp_path.iterdir())
     )

@@ -40,17 +40,17 @@ def cells(path, title):
 @pytest.mark.parametrize("name", ["headline", "books", "catalogue", "ladder"])
 def test_the_folder_of_a_report_without_sums_keeps_the_intervals_it_states(name):
     folder = REPORTED / name
-    found = {
+    measured = {
         place(point): point
         for part in collect_report([], "t", "x", [folder / "rows.csv"]).sections
         for point in part
     }
-    stated = read_points(folder / "curve.csv")
-    assert len(found) == len(stated) > 20
-    for point in stated:
-        own = found[place(point)]
+    stated_points = read_points(folder / "curve.csv")
+    assert len(measured) == len(stated_points) > 20
+    for point in stated_points:
+        our_point = measured[place(point)]
         for name in ("half_width", "over", "gain", "change_half_width"):
-            assert getattr(own, name) == getattr(point, name)
+            assert getattr(our_point, name) == getattr(point, name)
 
 
 def place(point):
@@ -66,9 +66,9 @@ def place(point):
 def test_stated_intervals_are_of_these_means_alone(tmp_path):
     for name in ("rows.csv", "curve.csv"):
         shutil.copy(REPORTED / "headline" / name, tmp_path)
-    stated = read_points(tmp_path / "curve.csv")
+    stated_points = read_points(tmp_path / "curve.csv")
     (tmp_path / "curve.csv").write_text(
-        to_csv([replace(point, nll=point.nll * 1.001) for point in stated], CurvePoint)
+        to_csv([replace(point, nll=point.nll * 1.001) for point in stated_points], CurvePoint)
     )
     assert {
         point.over
@@ -98,10 +98,10 @@ def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_inter
         r" \+- [\d.]+ [<>~]", "", text
     )  # documents are known to the losses of all targets alone
     for title in ("Loss (", "Loss minus the floor", "At 16x"):
-        wanted = [
+        expected_lines = [
             re.sub(r" \+- [\d.]+ [<>~]", "", line) for line in cells(folder / "table.md", title)
         ]
-        assert len(wanted) > 40 and all(line in means for line in wanted)
+        assert len(expected_lines) > 40 and all(line in means for line in expected_lines)
     assert "G is unknown" in text and "gate" not in text and "Student's t over seeds;" in text
 
 
@@ -118,43 +118,43 @@ def test_rows_of_one_seed_have_differences_without_intervals(tmp_path):
 
 
 def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
-    own, theirs = (
+    our_paths, their_paths = (
         write_run(tmp_path / "own", "rope", curves=FEW),
         write_run(tmp_path / "other", "rope", seed=1, curves=FEW),
     )
-    for path in (*own, *theirs):
+    for path in (*our_paths, *their_paths):
         asked(path, windows=20, targets=12)
-    write_report(measured := collect_report(own, "t", "x"), tmp_path / "evidence")
-    (known,) = measured.sections
-    write_csv(collect_report(theirs, "t", "x").rows, tmp_path / "rows.csv")
+    write_report(measured := collect_report(our_paths, "t", "x"), tmp_path / "evidence")
+    (section,) = measured.sections
+    write_csv(collect_report(their_paths, "t", "x").rows, tmp_path / "rows.csv")
     (curve,) = collect_report(
         [], "t", "x", [tmp_path / "rows.csv"], evidence=[tmp_path / "evidence"]
     ).sections  # one table, as of the same runs
-    assert [point for point in curve if point.source is None] == known and {
+    assert [point for point in curve if point.source is None] == section and {
         point.source for point in curve
     } == {None, "rows.csv"}
     again = collect_report(
         [], "t", "x", [tmp_path / "evidence" / "rows.csv"], evidence=[tmp_path / "evidence"]
     )
     assert (
-        again.sections == [known] and "with the same numbers" in again.notes[0]
+        again.sections == [section] and "with the same numbers" in again.notes[0]
     )  # a mean takes no interval away
     csv = stated(tmp_path, "encoding,extension,scale_attention,length,nll\nrope,pi,log_n,64,9.0\n")
     (curve,) = collect_report([], "t", "x", [csv], evidence=[tmp_path / "evidence"]).sections
     assert [point.source for point in curve if point.nll == 9] == ["paper.csv"] and curve[
         :-1
-    ] == known
+    ] == section
 
 
 def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
     losses = np.full((4, TARGETS), 3.0)
-    made = [
+    paths = [
         write_eval(tmp_path / str(n), "rope", "none", "none", losses, LENGTHS, eval_id=str(n))
         for n in (2, 64, 512)
     ]
-    for path, windows in zip(made, (2, 64, 512), strict=True):
+    for path, windows in zip(paths, (2, 64, 512), strict=True):
         asked(path, windows=windows)
-    write_csv(collect_report(made, "t", "x").rows, tmp_path / "rows.csv")
+    write_csv(collect_report(paths, "t", "x").rows, tmp_path / "rows.csv")
     again = collect_report([], "t", "x", [tmp_path / "rows.csv"])
     shown = [curve[0].setting for curve in again.sections]
     assert [re.search(r"(\d+) windows", setting)[1] for setting in shown] == ["2", "64", "512"]
@@ -162,7 +162,7 @@ def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
     assert [
         curve[0].setting for curve in collect_report([], "t", "x", [tmp_path / "rows.csv"]).sections
     ] == shown
-    (beside, *_), *others = collect_report(made[2:], "t", "x", [tmp_path / "rows.csv"]).sections
+    (beside, *_), *others = collect_report(paths[2:], "t", "x", [tmp_path / "rows.csv"]).sections
     assert len(others) == 2 and beside.setting.startswith("512 windows")
 
 
@@ -245,8 +245,8 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
         tmp_path,
         "method,length,nll,train_len,tokenizer\na,64,3,64,bpe-1024\nb,64,3,64,bytes\nc,64,3,128,\n",
     )
-    found = collect_report(write_run(tmp_path, "rope"), "t", "x", [csv]).sections
-    assert [{point.encoding for point in curve if point.source} for curve in found] == [
+    sections = collect_report(write_run(tmp_path, "rope"), "t", "x", [csv]).sections
+    assert [{point.encoding for point in curve if point.source} for curve in sections] == [
         {"a"},
         {"b"},
         {"c"},
@@ -254,7 +254,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "method,length\na,64\n",
@@ -287,11 +287,11 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
         ("run_id,eval_id,schema\na,b,1\n", "columns that differ from schema"),
     ],
 )
-def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, said):
+def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, message):
     with pytest.raises(ConfigError) as refused:
         collect_report([], "t", "x", [stated(tmp_path, text)])
     assert (
-        said in str(refused.value)
+        message in str(refused.value)
         and "\n" not in str(refused.value)
         and "\x1b" not in str(refused.value)
     )
@@ -388,7 +388,7 @@ def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
 
 
 def test_a_long_table_goes_on_over_pages():
-    def made(rows):
+    def table_of(rows):
         return Table(
             "Loss & more",
             [*METHOD_COLUMNS, "1x (64)"],
@@ -396,7 +396,7 @@ def test_a_long_table_goes_on_over_pages():
         ).latex()
 
     assert (
-        r"\begin{tabular}" in made(3)
-        and r"\begin{longtable}" in made(MOST_ROWS_OF_PAGE + 1)
-        and r"\endhead" in made(MOST_ROWS_OF_PAGE + 1)
+        r"\begin{tabular}" in table_of(3)
+        and r"\begin{longtable}" in table_of(MOST_ROWS_OF_PAGE + 1)
+        and r"\endhead" in table_of(MOST_ROWS_OF_PAGE + 1)
     )

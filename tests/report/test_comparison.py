@@ -47,8 +47,10 @@ def reports_of(root, seeds=(0, 1, 2), curves=CURVES, encodings=("rope",)):
     paths = []
     for encoding in encodings:
         for seed in seeds:
-            own = {method: curve for method, curve in curves.items() if method[0] == encoding}
-            paths += write_run(root, encoding, seed, own)
+            of_encoding = {
+                method: curve for method, curve in curves.items() if method[0] == encoding
+            }
+            paths += write_run(root, encoding, seed, of_encoding)
     return {"": collect_report(paths, "", "")}
 
 
@@ -161,8 +163,10 @@ def test_sentences_name_the_best_and_those_not_told_from_it(tmp_path):
 
 
 def test_rows_have_every_line_of_every_length(tmp_path):
-    made = requested_comparisons(reports_of(tmp_path), Request(by="length"))
-    rows = [row for comparison in made for row in csv_rows([comparison], Scale("nats", "loss"))]
+    comparisons = requested_comparisons(reports_of(tmp_path), Request(by="length"))
+    rows = [
+        row for comparison in comparisons for row in csv_rows([comparison], Scale("nats", "loss"))
+    ]
     assert {row["length"] for row in rows} == set(LENGTHS)
     assert len(rows) == len(LENGTHS) * len(CURVES)
 
@@ -314,8 +318,8 @@ def test_failed_gates_are_said(tmp_path, monkeypatch):
     (comparison,) = requested_comparisons(reports, Request(length="8x"))
     gates = {name: row.line.gate for name, row in by_name(comparison).items()}
     assert gates["rope|yarn"] == "passed" and gates["alibi"] == gates["alibi|pi"] == "failed"
-    said = TEXTS["gate_failed"].format(lines="alibi and alibi|pi")
-    assert said in how_compared(comparison)
+    sentence = TEXTS["gate_failed"].format(lines="alibi and alibi|pi")
+    assert sentence in how_compared(comparison)
     request = Request(lines=("alibi", "alibi|pi"), length="8x")
     assert TEXTS["gates_failed"] in how_compared(requested_comparisons(reports, request)[0])
 
@@ -386,8 +390,8 @@ def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
                 paths.append(
                     write_eval(root, "rope", extension, "none", losses, LENGTHS[:1], **changed)
                 )
-    made = requested_comparisons({"": collect_report(paths, "", "")}, Request(by="data"))
-    groups = groups_by_column(made, "data")
+    comparisons = requested_comparisons({"": collect_report(paths, "", "")}, Request(by="data"))
+    groups = groups_by_column(comparisons, "data")
     columns = [[comparison.section.data for comparison in group] for group in groups]
     assert columns == [["books", "pysource"]] * 2
     protocols = [{comparison.section.protocol for comparison in group} for group in groups]

@@ -45,7 +45,7 @@ def ladder(root, encoding="rope", seed=0, shift=0.0, contexts=SHAPE_C):
 def others(root, encodings=("rope", "alibi"), seeds=(0,)):
     """Methods beyond the window, as a grid has them beside."""
     shifts = {"none": 0.5, "pi": 0.2, "ntk": -0.1}
-    made = [
+    cells = [
         (encoding, name, shift, seed)
         for encoding in encodings
         for name, shift in shifts.items()
@@ -53,7 +53,7 @@ def others(root, encodings=("rope", "alibi"), seeds=(0,)):
     ]
     return [
         write_eval(root, encoding, name, "none", [BASE_N + shift] * 4, LENGTHS, seed)
-        for encoding, name, shift, seed in made
+        for encoding, name, shift, seed in cells
     ]
 
 
@@ -73,13 +73,13 @@ def built(tmp_path_factory):
     return wide, bare, root
 
 
-def step(path, **wanted):
-    (found,) = [
-        one
-        for one in read_points(path, ContextPoint)
-        if all(getattr(one, name) == value for name, value in wanted.items())
+def step(path, **values):
+    (match,) = [
+        point
+        for point in read_points(path, ContextPoint)
+        if all(getattr(point, name) == value for name, value in values.items())
     ]
-    return found
+    return match
 
 
 def test_one_seed_has_intervals_over_documents(tmp_path):
@@ -93,26 +93,34 @@ def test_one_seed_has_intervals_over_documents(tmp_path):
     ]
     paths += [rung(tmp_path, 3, half_N + 1), rung(tmp_path, 1, half_N + 2)]
     Built(paths, tmp_path / "out", "t", "x")
-    found = {c: step(tmp_path / "out" / "context.csv", context=c) for c in (3, 16, 32, 64)}
+    by_context = {c: step(tmp_path / "out" / "context.csv", context=c) for c in (3, 16, 32, 64)}
     width = student_quantile(0.975, 19) * math.sqrt(0.1**2 / 19)
-    assert (found[64].doubling, found[64].doubling_half_width) == (
+    assert (by_context[64].doubling, by_context[64].doubling_half_width) == (
         pytest.approx(0.2),
         pytest.approx(width, rel=1e-4),
     )
-    assert (found[32].difference, found[32].half_width) == (
+    assert (by_context[32].difference, by_context[32].half_width) == (
         pytest.approx(0.2),
         pytest.approx(width, rel=1e-4),
     )
-    assert (found[16].difference, found[32].doubling) == (pytest.approx(0.45), pytest.approx(0.25))
+    assert (by_context[16].difference, by_context[32].doubling) == (
+        pytest.approx(0.45),
+        pytest.approx(0.25),
+    )
     assert (
-        found[3].doubling is found[16].doubling is None
+        by_context[3].doubling is by_context[16].doubling is None
     )  # 8 was not measured; 3 is not the double of 1
-    assert (found[64].difference, found[64].half_width) == (0, 0)
-    assert found[16].nll == pytest.approx(BASE_N.mean() + 0.45)
-    assert found[16].bpb == pytest.approx(
-        found[16].nll / math.log(2) / 2
+    assert (by_context[64].difference, by_context[64].half_width) == (0, 0)
+    assert by_context[16].nll == pytest.approx(BASE_N.mean() + 0.45)
+    assert by_context[16].bpb == pytest.approx(
+        by_context[16].nll / math.log(2) / 2
     )  # two bytes in each target
-    assert (found[16].n_seeds, found[16].n_targets, found[16].n_units, found[16].over) == (
+    assert (
+        by_context[16].n_seeds,
+        by_context[16].n_targets,
+        by_context[16].n_units,
+        by_context[16].over,
+    ) == (
         1,
         TARGETS,
         DOCUMENTS,
@@ -163,8 +171,10 @@ def test_nothing_else_moves(built):
     _, _, root = built
     for name in ("curve.csv", "curve.svg", "heatmap.svg", "differences.svg"):
         assert (root / "with" / name).read_bytes() == (root / "without" / name).read_bytes()
-    whole, rest = ((root / name / "table.md").read_text() for name in ("with", "without"))
-    assert whole.endswith(rest.removeprefix("# Title\n\n")) and "G rope seed 0: 32 -> 64" in rest
+    full_table, rest = ((root / name / "table.md").read_text() for name in ("with", "without"))
+    assert (
+        full_table.endswith(rest.removeprefix("# Title\n\n")) and "G rope seed 0: 32 -> 64" in rest
+    )
 
 
 def test_two_windows_are_no_curve(built):
@@ -186,7 +196,7 @@ def test_only_exact_contexts_up_to_the_training_length_count(tmp_path):
         rung(tmp_path, 16, BASE_N + 9, lengths=(64,))
     )  # at the training length the first targets have less than 16 tokens
     report = Built(paths, tmp_path / "out", "t", "x")
-    assert [one.context for section in report.contexts for one in section] == [4, 32, 64]
+    assert [point.context for section in report.contexts for point in section] == [4, 32, 64]
     assert "| rope | recompute_window window=128 | none |" in report.markdown()
 
 
@@ -197,7 +207,9 @@ def test_trainings_without_a_ladder_are_left_out_and_gaps_are_shown(tmp_path):
         + ladder(tmp_path, "alibi", contexts=(1, 4, 32))
     )
     report = Built(paths, tmp_path / "out", "t", "x")
-    assert {(one.encoding, one.n_seeds) for section in report.contexts for one in section} == {
+    assert {
+        (point.encoding, point.n_seeds) for section in report.contexts for point in section
+    } == {
         ("rope", 1),
         ("alibi", 1),
     }
@@ -241,14 +253,14 @@ def test_corpora_are_never_mixed(tmp_path):
 
 
 def test_the_figure_says_what_was_measured(built):
-    said = texts(built[2] / "with" / "context.svg")
+    shown_texts = texts(built[2] / "with" / "context.svg")
     for part in (
         "240 targets in 20 documents for every c",
         "over 20 documents (one seed)",
         "rope 0.120 +- 0.000; alibi 0.120 +- 0.000",
     ):
-        assert part in " ".join(said)
-    assert said.count("rope") == said.count("alibi") == 2
+        assert part in " ".join(shown_texts)
+    assert shown_texts.count("rope") == shown_texts.count("alibi") == 2
 
 
 @pytest.mark.parametrize(("half", "cut"), [(None, False), (0.1, False), (5.0, True)])

@@ -52,8 +52,8 @@ def test_points_are_those_of_the_frame(name, what, kind, count):
     data, frame = page_content(name, {"": report_of(name)}), posbench.frame(REPORTED / name, what)
     shown, frame = data["points"], frame[frame.depth.isna()] if kind == "task" else frame
     lines = [data["lines"][number] for number in shown["line"]]
-    kept = [i for i, line in enumerate(lines) if line["kind"] == kind]
-    assert len(kept) == len(frame) == count
+    indices = [i for i, line in enumerate(lines) if line["kind"] == kind]
+    assert len(indices) == len(frame) == count
     for column in {
         "nll",
         "bpb",
@@ -66,13 +66,13 @@ def test_points_are_those_of_the_frame(name, what, kind, count):
         "n_seeds",
         "n_units",
     } & {*frame.columns}:
-        values = [np.nan if shown[column][i] is None else shown[column][i] for i in kept]
+        values = [np.nan if shown[column][i] is None else shown[column][i] for i in indices]
         assert frame[column].astype("float64").tolist() == pytest.approx(
             values, rel=1e-12, nan_ok=True
         ), column
     for column in ("encoding", "extension", "scale_attention", "data", "setting"):
-        assert [lines[i][column] for i in kept] == frame[column].tolist()
-    assert [shown["x"][i] for i in kept] == frame.length.tolist()
+        assert [lines[i][column] for i in indices] == frame[column].tolist()
+    assert [shown["x"][i] for i in indices] == frame.length.tolist()
 
 
 def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headline):
@@ -84,19 +84,19 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
         and policy.count("'sha256-") == len(scripts) == 10
         and "eval" not in policy
     )
-    own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace(
+    our_code = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace(
         (TEMPLATES / "vendor" / "plot.min.js").read_text(), ""
     )
-    assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", own)
+    assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", our_code)
 
 
 def test_libraries_are_those_of_npm():
     """dist/d3.min.js of d3 7.9.2 and dist/plot.umd.min.js of @observablehq/plot 0.6.17."""
-    found = {
+    hashes = {
         name: hashlib.sha256((TEMPLATES / "vendor" / f"{name}.min.js").read_bytes()).hexdigest()
         for name in ("d3", "plot")
     }
-    assert found == {
+    assert hashes == {
         "d3": "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
         "plot": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
     }
@@ -120,24 +120,24 @@ console.log(JSON.stringify(asked.map(terms => {
 })));"""
 
 
-def in_node(script, given=""):
+def in_node(script, stdin=""):
     """What the page's own code, with a script behind it, prints."""
     code = (TEMPLATES / "crossed.js").read_text() + script
     return subprocess.run(
-        [NODE, "-e", code], input=given, capture_output=True, text=True, check=True
+        [NODE, "-e", code], input=stdin, capture_output=True, text=True, check=True
     ).stdout
 
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("line_name", "other_name"),
     [
         (("rope", "yarn", "none"), ("rope", "pi", "none")),  # five seeds: the analysis of variance
         (("rope", "none", "none"), ("alibi", "none", "none")),  # three of five: clustered
         (("none", "yarn", "none"), ("fox", "none", "log_n")),
     ],
 )
-def test_paired_intervals_are_those_of_posbench(headline, one, other):
+def test_paired_intervals_are_those_of_posbench(headline, line_name, other_name):
     report, data = headline
     shown, names = data["points"], ("encoding", "extension", "scale_attention")
     numbers = {
@@ -146,45 +146,49 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
         if line["kind"] == "length"
     }
     entries = dict(zip(zip(shown["line"], shown["x"], strict=True), shown["seeds"], strict=True))
-    known, floors, asked, wanted = {}, report.references.floors, [], []
+    by_line_and_seed, floors, questions, estimates = {}, report.references.floors, [], []
     for evaluation in report.evaluations:
-        known[report.label(evaluation.first), evaluation.first["seed"]] = evaluation
+        by_line_and_seed[report.label(evaluation.first), evaluation.first["seed"]] = evaluation
     seeds = sorted(
-        {seed for name, seed in known if name == one}
-        & {seed for name, seed in known if name == other}
+        {seed for name, seed in by_line_and_seed if name == line_name}
+        & {seed for name, seed in by_line_and_seed if name == other_name}
     )
     for length in (64, 256, 1024):
         raw, above = [], []
-        for name in (one, other):
-            evaluations = [known[name, seed] for seed in seeds]
-            own = [each.sums(each.row(length)) for each in evaluations]
+        for name in (line_name, other_name):
+            evaluations = [by_line_and_seed[name, seed] for seed in seeds]
+            losses = [each.sums(each.row(length)) for each in evaluations]
             floor = [floors[each.key, "floor"] for each in evaluations]
             base = [each.sums(each.exact_row(length)) for each in floor]
-            raw.append(joined_seeds(own))
+            raw.append(joined_seeds(losses))
             above.append(
-                joined_seeds([each.minus(less) for each, less in zip(own, base, strict=True)])
+                joined_seeds([each.minus(less) for each, less in zip(losses, base, strict=True)])
             )
         places = [
-            {seed: found for seed, *found in entries[numbers[name], length]}
-            for name in (one, other)
+            {seed: sums_of_seed for seed, *sums_of_seed in entries[numbers[name], length]}
+            for name in (line_name, other_name)
         ]
         for terms, floored in ((raw, False), (above, True)):
-            wanted.append(estimate([(1.0, terms[0]), (-1.0, terms[1])]))
-            own = [[[place[seed][i] for seed in seeds] for i in (0, 1)] for place in places]
-            asked.append(
+            estimates.append(estimate([(1.0, terms[0]), (-1.0, terms[1])]))
+            sums_of_lines = [
+                [[place[seed][i] for seed in seeds] for i in (0, 1)] for place in places
+            ]
+            questions.append(
                 [
                     [sign, each[0], each[1] if floored else None]
-                    for sign, each in zip((1, -1), own, strict=True)
+                    for sign, each in zip((1, -1), sums_of_lines, strict=True)
                 ]
             )
-    found = json.loads(in_node(ESTIMATES, json.dumps({"sums": data["sums"], "asked": asked})))
+    results = json.loads(in_node(ESTIMATES, json.dumps({"sums": data["sums"], "asked": questions})))
     assert (
-        len(seeds) == (5 if one[0] == other[0] else 3)
-        and max(abs(each.value) for each in wanted) > 0.1
+        len(seeds) == (5 if line_name[0] == other_name[0] else 3)
+        and max(abs(each.value) for each in estimates) > 0.1
     )
-    assert [value for value, _ in found] == pytest.approx([each.value for each in wanted], abs=2e-7)
-    halves = [(high - low) / 2 for low, high in (each.interval() for each in wanted)]
-    assert [half for _, half in found] == pytest.approx(halves, rel=1e-4, abs=2e-7)
+    assert [value for value, _ in results] == pytest.approx(
+        [each.value for each in estimates], abs=2e-7
+    )
+    halves = [(high - low) / 2 for low, high in (each.interval() for each in estimates)]
+    assert [half for _, half in results] == pytest.approx(halves, rel=1e-4, abs=2e-7)
 
 
 STRATIFIED = """
@@ -197,7 +201,7 @@ console.log(JSON.stringify(asked.map(terms => {
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")
 def test_intervals_within_strata_are_those_of_posbench():
-    rng, asked, wanted = np.random.default_rng(5), [], []
+    rng, questions, estimates = np.random.default_rng(5), [], []
     for s, noise in (
         (1, 1.0),
         (3, 0.1),
@@ -218,22 +222,24 @@ def test_intervals_within_strata_are_those_of_posbench():
             for i in (0, 1)
         ]
         terms = list(zip((1.0, -1.0), map(joined_strata, parts), strict=True))
-        wanted.append(estimate(terms))
-        asked.append(
+        estimates.append(estimate(terms))
+        questions.append(
             [
                 {
                     "weight": w,
                     **{
-                        name: getattr(one, name).tolist() for name in ("counts", "totals", "strata")
+                        name: getattr(sums, name).tolist()
+                        for name in ("counts", "totals", "strata")
                     },
                 }
-                for w, one in terms
+                for w, sums in terms
             ]
         )
-    found = json.loads(in_node(STRATIFIED, json.dumps(asked)))
-    halves = [(high - low) / 2 for low, high in (one.interval() for one in wanted)]
-    assert found == [
-        pytest.approx([one.value, half], rel=1e-9) for one, half in zip(wanted, halves, strict=True)
+    results = json.loads(in_node(STRATIFIED, json.dumps(questions)))
+    halves = [(high - low) / 2 for low, high in (estimated.interval() for estimated in estimates)]
+    assert results == [
+        pytest.approx([estimated.value, half], rel=1e-9)
+        for estimated, half in zip(estimates, halves, strict=True)
     ]
 
 
@@ -249,14 +255,14 @@ def test_quantiles_are_those_of_closed_forms():
     """Student's t at 0.975: with one degree of freedom a tangent, with two 0.95 sqrt(2 / (1 -
     0.95^2)), with many the normal's.
     """
-    wanted = [
+    expected = [
         math.tan(0.475 * math.pi),
         0.95 * math.sqrt(2 / (1 - 0.95**2)),
         NormalDist().inv_cdf(0.975),
     ]
     assert json.loads(
         in_node("console.log(JSON.stringify([1, 2, 2000].map(crossed.quantile)))")
-    ) == pytest.approx(wanted, rel=1e-12)
+    ) == pytest.approx(expected, rel=1e-12)
 
 
 def test_what_a_results_folder_says_is_data(tmp_path):
@@ -317,9 +323,9 @@ def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, mo
     (tmp_path / "results" / "runs").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     path = next(path for path in lengths_of_experiment("demo") if "rope" in path.parts[2])
-    made = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
-    made.parents[2].rename(tmp_path / path.parents[2])
-    (tmp_path / path.parents[2] / "evals" / "fixed_targets" / made.name).rename(tmp_path / path)
+    written = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
+    written.parents[2].rename(tmp_path / path.parents[2])
+    (tmp_path / path.parents[2] / "evals" / "fixed_targets" / written.name).rename(tmp_path / path)
     assert [(line["encoding"], line["from"]) for line in lines()] == [("rope", ["results/runs"])]
 
 
@@ -344,10 +350,10 @@ def test_mistakes_are_one_sentence(words, tmp_path, capfd):
 def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, every):
     """Composed again, the words give the ids of the committed rows."""
     report = report_of(name)
-    known = {
-        (section_values(one), report.label(one.first)): one
-        for one in report.evaluations
-        if one.first["seed"] == seed
+    evaluations = {
+        (section_values(evaluation), report.label(evaluation.first)): evaluation
+        for evaluation in report.evaluations
+        if evaluation.first["seed"] == seed
     }
     configs = map(json.loads, (REPORTED / name / "configs.jsonl").read_text().splitlines())
     fingerprints = {line["run_id"]: line["provenance"]["data_fingerprint"] for line in configs}
@@ -366,7 +372,7 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
                 resolved_values(composer.values([hydra_form(word) for word in words]))
             ).as_dict()
             section = tuple(line[column] for column in SECTION_COLUMNS)
-            row = known[
+            row = evaluations[
                 section, (line["encoding"], line["extension"], line["scale_attention"])
             ].first
             assert run_id(cfg, fingerprints[row["run_id"]]) == row["run_id"], line["command"]

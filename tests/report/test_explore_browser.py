@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this ma
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def site(tmp_path_factory):
     """(address, report) of a page of the demo beside somebody's CSV."""
     folder = tmp_path_factory.mktemp("explore")
     (folder / "paper.csv").write_text(PAPER)
@@ -42,17 +42,17 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    found = Browser(tmp_path_factory.mktemp("browser"))
-    yield found
-    found.close()
+    chromium = Browser(tmp_path_factory.mktemp("browser"))
+    yield chromium
+    chromium.close()
 
 
 @pytest.fixture
-def page(browser, made):
+def page(browser, site):
     browser.open("about:blank")
-    browser.open(made[0])
+    browser.open(site[0])
     yield browser
-    assert browser.requests == [made[0]] and not browser.problems
+    assert browser.requests == [site[0]] and not browser.problems
 
 
 def lines(page):
@@ -131,7 +131,7 @@ def test_each_choice_changes_the_figure_and_the_address(page):
     assert state(page) == {} and lines(page) == 12
 
 
-def test_a_link_shows_the_same(page, made):
+def test_a_link_shows_the_same(page, site):
     page.choose("y", "ppl")
     page.choose("filter", "encoding=rope -log_n")
     page.click("#legend button")
@@ -141,9 +141,9 @@ def test_a_link_shows_the_same(page, made):
     page.open(address)
     assert drawn(page) == shown
     page.events = [
-        event for event in page.events if event["params"].get("documentURL", made[0]) != address
+        event for event in page.events if event["params"].get("documentURL", site[0]) != address
     ]
-    page.open(made[0])
+    page.open(site[0])
 
 
 def test_the_legend_the_filter_and_the_table_say_the_same(page):
@@ -218,12 +218,12 @@ def test_lines_of_one_encoding_have_shades_of_its_colour(page):
     assert set(rope) <= set(shades(BLUE))
 
 
-def test_a_link_of_an_earlier_version_has_no_bars(page, made):
+def test_a_link_of_an_earlier_version_has_no_bars(page, site):
     page.open("about:blank")
-    page.open(f"{made[0]}#intervals=")
+    page.open(f"{site[0]}#intervals=")
     assert page.run("state.bars") == "none"
     page.events = []
-    page.open(made[0])
+    page.open(site[0])
 
 
 def test_single_seeds_are_thin_lines_of_their_values(browser, tmp_path):
@@ -256,11 +256,11 @@ def test_a_point_says_what_it_is(page):
         f"({third_dot})"
     )
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    said = text(page, "#said")
+    tooltip = text(page, "#said")
     assert re.match(
         r"rope ntk; 256 tokens fed; loss minus the floor \(nats/token\): -?\d\.\d{3} \[95 %: .* to"
         r" .*over document\]; seed 0$",
-        said,
+        tooltip,
     )
     assert "256 tokens fed" in text(page, "#plot [aria-label=tip]")
     assert "encoding=rope extension=ntk" in text(
@@ -283,8 +283,8 @@ def how(page):
     return page.run("[...document.querySelectorAll('#how li')].map(one => one.textContent)")
 
 
-def test_two_lines_are_compared_as_posbench_does(page, made):
-    report = made[1]
+def test_two_lines_are_compared_as_posbench_does(page, site):
+    report = site[1]
     page.choose("filter", "encoding=rope")
     page.choose("y", "nll")
     page.choose("a", identity(page, "rope ntk"))
@@ -313,10 +313,10 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     assert f"{FORMULA} (paper.csv): left out by the choices above" in " ".join(how(page))
 
 
-def test_all_drawn_lines_are_ranked_and_compared_with_each_other(page, made):
+def test_all_drawn_lines_are_ranked_and_compared_with_each_other(page, site):
     page.choose("y", "nll")
     page.choose("filter", "encoding=rope -log_n")
-    (comparison,) = requested_comparisons({"": made[1]}, Request(lines=ROPE, length="16x"))
+    (comparison,) = requested_comparisons({"": site[1]}, Request(lines=ROPE, length="16x"))
     names = [row.line.name.replace("|", " ") for row in comparison.lines]
     ranked = cells(page, "#compared")
     assert [row[0] for row in ranked] == names
@@ -345,15 +345,15 @@ def test_files_hold_what_is_shown(page):
     page.choose("y", "nll")
     page.choose("filter", "length<=128")
     page.click("#csv")
-    found = list(csv.DictReader(io.StringIO(page.downloaded("explore.csv").decode())))
-    assert {line["line"] for line in found} >= {f"'{FORMULA} (paper.csv)", "rope pi"} and {
-        line["length"] for line in found
+    table = list(csv.DictReader(io.StringIO(page.downloaded("explore.csv").decode())))
+    assert {line["line"] for line in table} >= {f"'{FORMULA} (paper.csv)", "rope pi"} and {
+        line["length"] for line in table
     } == {
         "64",
         "96",
         "128",
     }
-    shown = {(line["line"], line["length"]): line["shown"] for line in found}
+    shown = {(line["line"], line["length"]): line["shown"] for line in table}
     assert float(shown[f"'{FORMULA} (paper.csv)", "96"]) == 3.1
     page.click("#svg")
     drawing = ElementTree.fromstring(page.downloaded("explore.svg"))

@@ -68,13 +68,13 @@ def of_page(report, questions):
     """Answers of the page's script to questions on the members of a section."""
     scripts = [name for name in SCRIPTS if name in ("crossed.js", "explore_points.js")]
     scripts.append("explore_compare.js")
-    asked = {
+    request = {
         "content": nan_as_none(page_content("x", {"": report})),
         "script": "\n".join((TEMPLATES / name).read_text() for name in scripts),
         "questions": questions,
     }
     command = [NODE, "-e", COMPARE, str(TEMPLATES / "vendor" / "d3.min.js")]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True)
+    done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -103,12 +103,12 @@ def questions_on(report, ys, longest=None, against=None, each=False, correction=
             for y in ys:
                 measure, unit = UNITS_OF_Y[y]
                 scale = Scale(unit, measure)
-                made = compared(section, length, lines, measure, against, each, correction)
-                if not made or any(scale.value(row) is None for row in made[0].lines):
+                comparisons = compared(section, length, lines, measure, against, each, correction)
+                if not comparisons or any(scale.value(row) is None for row in comparisons[0].lines):
                     continue  # the page offers no unit that is not known
                 question = {"members": members, "y": y, "against": against, "each": each}
                 questions.append({**question, "correction": correction})
-                answers.append((made, scale))
+                answers.append((comparisons, scale))
     return questions, answers
 
 
@@ -125,10 +125,10 @@ def compared(section, length, lines, measure, against, each, correction):
 
 def assert_alike(report, questions, answers):
     """Numbers agree to six digits, since the page holds float32; words are the same."""
-    for question, of_script, (made, scale) in zip(
+    for question, of_script, (comparisons, scale) in zip(
         questions, of_page(report, questions), answers, strict=True
     ):
-        for shown, comparison in zip(of_script, made, strict=True):
+        for shown, comparison in zip(of_script, comparisons, strict=True):
             for cells, row in zip(shown["rows"], comparison.lines, strict=True):
                 words = (row.line.name, row.verdict, row.reason, list(row.seeds))
                 assert (
@@ -180,14 +180,16 @@ def test_without_sums_the_seeds_decide_and_what_is_missing_is_said(tmp_path):
     (tmp_path / "paper.csv").write_text("method,length,nll,train_len\nours,512,2.0,64\n")
     report = collect_report([], "x", "x", [tmp_path / "rows.csv", tmp_path / "paper.csv"])
     questions, answers = questions_on(report, ("nll", "difference"), longest=1)
-    assert any(row.source == FROM_SEEDS for made, _ in answers for row in made[0].lines)
+    assert any(
+        row.source == FROM_SEEDS for comparisons, _ in answers for row in comparisons[0].lines
+    )
     assert_alike(report, questions, answers)
 
 
 def test_lines_of_other_seeds_have_no_interval(tmp_path):
     report = runs_of(tmp_path)
     questions, answers = questions_on(report, ("nll",))
-    reasons = {row.reason for made, _ in answers for row in made[0].lines}
+    reasons = {row.reason for comparisons, _ in answers for row in comparisons[0].lines}
     assert NO_SHARED_SEED in reasons
     assert_alike(report, questions, answers)
 
@@ -196,8 +198,8 @@ def runs_of(tmp_path):
     """Report of RoPE and YaRN with seeds 0 and 1, PI with seed 0, ALiBi with seed 2."""
     both = {("rope", "none", "none"): (0.0, 0.8, 1.4, 1.7)}
     both |= {("rope", "yarn", "none"): (0.0, -0.4, -0.4, -0.3)}
-    one = {("rope", "pi", "none"): (0.0, 0.1, 0.2, 0.3)}
-    paths = write_run(tmp_path / "runs", "rope", 0, both | one)
+    pi_alone = {("rope", "pi", "none"): (0.0, 0.1, 0.2, 0.3)}
+    paths = write_run(tmp_path / "runs", "rope", 0, both | pi_alone)
     paths += write_run(tmp_path / "runs", "rope", 1, both)
     paths += write_run(tmp_path / "runs", "alibi", 2)
     return collect_report(paths, "x", "x")
@@ -217,12 +219,14 @@ def test_student_and_holm_are_those_of_posbench():
         for df in (1, 2, 7.3, 40, 290, 2000)
     ]
     family = [0.04, 0.01, 0.03, 0.5, 0.01]
-    asked = json.dumps({"values": values, "ps": ps, "family": family})
+    request = json.dumps({"values": values, "ps": ps, "family": family})
     code = (TEMPLATES / "crossed.js").read_text() + script
-    done = subprocess.run([NODE, "-e", code], input=asked, capture_output=True, text=True)
-    means, found, adjusted = json.loads(done.stdout)
+    done = subprocess.run([NODE, "-e", code], input=request, capture_output=True, text=True)
+    means, p_values, adjusted = json.loads(done.stdout)
     assert means == [pytest.approx(student_interval(sample)[:2]) for sample in values]
-    wanted = [2 * student_cdf(-abs(p["value"]) / p["sem"], p["df"]) for p in ps]
-    assert found == pytest.approx(wanted, abs=1e-5)  # 71 nodes, coarse for 2,000 degrees
-    assert found[:4] + found[6:10] == pytest.approx(wanted[:4] + wanted[6:10], abs=1e-9)
+    expected_ps = [2 * student_cdf(-abs(p["value"]) / p["sem"], p["df"]) for p in ps]
+    assert p_values == pytest.approx(expected_ps, abs=1e-5)  # 71 nodes, coarse for 2,000 degrees
+    assert p_values[:4] + p_values[6:10] == pytest.approx(
+        expected_ps[:4] + expected_ps[6:10], abs=1e-9
+    )
     assert adjusted == pytest.approx(holm(family))

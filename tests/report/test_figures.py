@@ -52,18 +52,18 @@ def point(
     encoding="rope", extension="none", scale="none", length=64, difference=0.1, half=0.01, **changed
 ):
     change = None if extension == "none" or difference is None else difference - 0.5
-    known = {
+    usual = {
         "protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64,
         "setting": None, "untested": False, "window": None, "n_seeds": 3, "n_targets": 240,
         "n_units": 20, "sem_unit": "document", "over": "seeds", "bpb": 2.0, "floor": 3.0,
         "gain": 0.1, "gain_lower": 0.05, "nll": None if difference is None else 3.0 + difference,
         "difference": difference, "half_width": half, "change": change, "change_half_width": 0.02,
     }  # fmt: skip
-    (made,) = labelled(
+    (labelled_point,) = labelled(
         [
             CurvePoint(
                 **{
-                    **known,
+                    **usual,
                     "encoding": encoding,
                     "extension": extension,
                     "scale_attention": scale,
@@ -73,35 +73,35 @@ def point(
             )
         ]
     )
-    return made
+    return labelled_point
 
 
 def grid(encodings=SIX, extensions=SEVEN, scales=("none", "log_n"), lengths=LENGTHS, explode=1.0):
     """Points whose differences lie close together, gain or explode: by method, growing with
     length.
     """
-    found = []
+    points = []
     for index, cell in enumerate(itertools.product(encodings, extensions, scales)):
         slope = (-0.03, 0.02, 0.021, 0.4, 0.41, explode)[index % 6]
-        found += [
+        points += [
             point(*cell, length=length, difference=slope * (length / 64 - 1) ** 0.7)
             for length in lengths
         ]
-    return found
+    return points
 
 
 def pens_of(curve):
     """{(encoding, extension): (colour, dash)} of each panel."""
-    found, mark = [], lambda one: Mark(one.length, 0.0)
+    pens, mark = [], lambda record: Mark(record.length, 0.0)
     for group in panel_groups(curve):
         keys = [key for key, *_ in marked_lines(group.points, mark)]
-        found.append(
+        pens.append(
             {
-                key[:2]: (one.pen.colour, one.pen.dash)
-                for key, one in zip(keys, lines_of_methods(group.points, curve, mark), strict=True)
+                key[:2]: (line.pen.colour, line.pen.dash)
+                for key, line in zip(keys, lines_of_methods(group.points, curve, mark), strict=True)
             }
         )
-    return found
+    return pens
 
 
 def family(colour):
@@ -110,7 +110,7 @@ def family(colour):
     return OKABE_ITO[number]
 
 
-def said(figure):
+def shown_texts(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
@@ -141,7 +141,9 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
             ("mine", "none", "yarn", "pi"),
         ):
             for cell, (colour, _) in (
-                one for pens in pens_of(grid(order, extensions, ("none",))) for one in pens.items()
+                method_and_pen
+                for pens in pens_of(grid(order, extensions, ("none",)))
+                for method_and_pen in pens.items()
             ):
                 if len(order) * len(extensions) <= 6 and cell[1] != "none":
                     continue  # in one panel of several encodings colour is the encoding's
@@ -155,7 +157,7 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
                     )
                     continue
                 seen.setdefault((cell[1] == "none", key), set()).add(family(colour))
-    assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
+    assert all(len(colours) == 1 for colours in seen.values()) and len(seen) == 6 + 4
     assert seen[True, "rope"] == {OKABE_ITO[0]} and seen[True, "fire"] != seen[True, "rope"]
 
 
@@ -177,7 +179,11 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
     )
     shown, at = panel_groups(curve), 0 if kind == "encodings" else 1
     drawn = [
-        list(dict.fromkeys((one.encoding, one.extension) for one in panel.points))
+        list(
+            dict.fromkeys(
+                (drawn_point.encoding, drawn_point.extension) for drawn_point in panel.points
+            )
+        )
         for panel in shown
     ]
     assert len(shown) > 2 and all(
@@ -188,12 +194,12 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
     ]
     assert sorted(cell[at] for cell in listed) == sorted(names)
     for panel, pens in zip(shown, pens_of(curve), strict=True):
-        own = {
+        looks = {
             cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"
         }
-        methods = {method_of(cell[at]) for cell in own}
-        families = {family(colour) for colour, _ in own.values()}
-        assert len(families) == len(methods) and len(own) <= NAMES_IN_PANEL
+        methods = {method_of(cell[at]) for cell in looks}
+        families = {family(colour) for colour, _ in looks.values()}
+        assert len(families) == len(methods) and len(looks) <= NAMES_IN_PANEL
         assert len({str(look) for look in pens.values()}) == len(
             pens
         )  # variants of one method by their dashes
@@ -240,15 +246,15 @@ def test_a_shade_is_not_the_colour_of_another_family():
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
-    wanted = {
+    usual_looks = {
         name: extension_look("ntk")
         for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))
     }
-    found = distinct_looks(wanted, {name: "ntk" for name in wanted})
+    looks = distinct_looks(usual_looks, {name: "ntk" for name in usual_looks})
     assert (
-        found["ntk"] == EXTENSION_LOOKS["ntk"]
-        and len(set(found.values())) == 6
-        and all(dash for _, dash in found.values())
+        looks["ntk"] == EXTENSION_LOOKS["ntk"]
+        and len(set(looks.values())) == 6
+        and all(dash for _, dash in looks.values())
     )
 
 
@@ -270,9 +276,11 @@ def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_h
 
 
 def test_the_floor_behind_losses_by_context_is_no_name_of_none():
-    one = point("none")
+    plain = point("none")
     assert (
-        yaml_names([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"]
+        yaml_names([replace(plain, facts=replace(plain.facts, extension="recompute_window"))])[
+            "none"
+        ]
         == "none"
     )
 
@@ -343,26 +351,30 @@ def test_exploding_values_are_printed_and_many_are_counted():
         for length in (64, 128)
     ]
     many = [
-        replace(one, difference=50.0 + n) if one.length == 128 and n % 6 == 1 else one
-        for n, one in enumerate(curve)
+        replace(drawn_point, difference=50.0 + n)
+        if drawn_point.length == 128 and n % 6 == 1
+        else drawn_point
+        for n, drawn_point in enumerate(curve)
     ]
-    found = said(loss_curves.figure(many, "t"))
+    printed = shown_texts(loss_curves.figure(many, "t"))
     assert (
-        "8 here" in found and "to +93" in found and not any(text.startswith("+") for text in found)
+        "8 here" in printed
+        and "to +93" in printed
+        and not any(text.startswith("+") for text in printed)
     )
-    assert "+57" in said(
+    assert "+57" in shown_texts(
         loss_curves.figure([*curve[:-1], replace(curve[-1], difference=57.0)], "t")
     )
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "heights",
     [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]],
 )
-def test_labels_do_not_overlap_and_keep_their_order(wanted):
-    placed = spread_apart(wanted, gap=10.0, low=0.0, high=100.0)
+def test_labels_do_not_overlap_and_keep_their_order(heights):
+    placed = spread_apart(heights, gap=10.0, low=0.0, high=100.0)
     ascending = [
-        placed[index] for index in sorted(range(len(wanted)), key=lambda index: wanted[index])
+        placed[index] for index in sorted(range(len(heights)), key=lambda index: heights[index])
     ]
     assert all(b - a >= 10.0 - 1e-9 for a, b in itertools.pairwise(ascending))
     assert all(-1e-9 <= place <= 100.0 + 1e-9 for place in placed)
@@ -381,48 +393,56 @@ def test_the_caption_says_which_gate_failed():
 
 def test_the_map_holds_every_number_once():
     curve = [
-        one
-        for one in grid(SIX[:2], explode=30.0)
-        if (one.encoding, one.extension, one.length) != ("rope", "pi", 512)
+        drawn_point
+        for drawn_point in grid(SIX[:2], explode=30.0)
+        if (drawn_point.encoding, drawn_point.extension, drawn_point.length) != ("rope", "pi", 512)
     ]
     curve = [
         (
-            replace(one, difference=None, nll=None)
-            if (one.encoding, one.length) == ("alibi", 1024)
-            else one
+            replace(drawn_point, difference=None, nll=None)
+            if (drawn_point.encoding, drawn_point.length) == ("alibi", 1024)
+            else drawn_point
         )
-        for one in curve
+        for drawn_point in curve
     ]
     figure = differences.heatmap(curve, "t")
-    found = [float(text.strip("^~")) for text in said(figure) if text.strip("^~")[:1] in ("+", "-")]
-    known = [one.difference for one in curve if one.difference is not None]
-    assert sorted(found) == pytest.approx(sorted(known), rel=0.005, abs=0.0006)
-    assert said(figure).count("nan") == 14 and any(text.startswith("^+") for text in said(figure))
+    printed = [
+        float(text.strip("^~"))
+        for text in shown_texts(figure)
+        if text.strip("^~")[:1] in ("+", "-")
+    ]
+    expected = [
+        drawn_point.difference for drawn_point in curve if drawn_point.difference is not None
+    ]
+    assert sorted(printed) == pytest.approx(sorted(expected), rel=0.005, abs=0.0006)
+    assert shown_texts(figure).count("nan") == 14 and any(
+        text.startswith("^+") for text in shown_texts(figure)
+    )
     assert any("Hatched: not evaluated" in text.get_text() for text in figure.texts)
     # the cell that was left out for each scale, and the legend
     hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
-    assert len(hatched) == 2 + 1 and "not evaluated" in said(figure)
-    whole = differences.heatmap(grid(SIX[:2]), "t")
-    assert not [patch for patch in whole.findobj(Rectangle) if patch.get_hatch()]
+    assert len(hatched) == 2 + 1 and "not evaluated" in shown_texts(figure)
+    full_map = differences.heatmap(grid(SIX[:2]), "t")
+    assert not [patch for patch in full_map.findobj(Rectangle) if patch.get_hatch()]
 
 
 def test_bars_of_a_report_are_intervals_seeds_or_none():
     seeds = {"seeds": (3, 5), "difference": (0.04, 0.06)}
     curve = [point(length=length, difference=0.05, half=0.03) for length in LENGTHS]
-    curve = [replace(one, by_seed=seeds) for one in curve]
+    curve = [replace(drawn_point, by_seed=seeds) for drawn_point in curve]
     figures = {kind: loss_curves.figure(curve, "t", bars=kind) for kind in BARS}
-    assert {kind: len(bars(made.axes[0])) for kind, made in figures.items()} == {
+    assert {kind: len(bars(figure.axes[0])) for kind, figure in figures.items()} == {
         "interval": 5,
         "seeds": 0,
         "none": 0,
     }
     thin = {
-        kind: [line.get_ydata()[0] for line in made.axes[0].lines if line.get_linewidth() == 0.6]
-        for kind, made in figures.items()
+        kind: [line.get_ydata()[0] for line in figure.axes[0].lines if line.get_linewidth() == 0.6]
+        for kind, figure in figures.items()
     }
     assert thin == {"interval": [], "seeds": [0.04, 0.06], "none": []}
     captions = {
-        kind: made.texts[-1].get_text().replace("\n", " ") for kind, made in figures.items()
+        kind: figure.texts[-1].get_text().replace("\n", " ") for kind, figure in figures.items()
     }
     assert "over 3 seeds alone" in captions["interval"]
     assert "Thin lines: the 2 seeds of each mean" in captions["seeds"]
@@ -446,12 +466,12 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([50, 10], [50, 10])]
+    ("sizes", "expected_sizes"), [([3], [3]), ([14] * 6, [42, 42]), ([50, 10], [50, 10])]
 )
-def test_a_tall_map_is_set_side_by_side(sizes, wanted):
+def test_a_tall_map_is_set_side_by_side(sizes, expected_sizes):
     rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
-    found = differences.blocks_of_rows(rows)
-    assert [len(block) for block in found] == wanted and sum(found, []) == rows
+    blocks = differences.blocks_of_rows(rows)
+    assert [len(block) for block in blocks] == expected_sizes and sum(blocks, []) == rows
 
 
 def test_intervals_are_drawn_from_end_to_end():
@@ -468,14 +488,17 @@ def test_intervals_are_drawn_from_end_to_end():
         ]
         return sorted(list(line.get_xdata()) for line in lines)
 
-    wanted = [
-        [one.difference - 0.01, one.difference + 0.01]
-        for one in curve
-        if one.length in (128, 512, 1024)
+    expected_ends = [
+        [drawn_point.difference - 0.01, drawn_point.difference + 0.01]
+        for drawn_point in curve
+        if drawn_point.length in (128, 512, 1024)
     ]
-    assert sum(drawn(figure.axes[:3]), []) == pytest.approx(sum(sorted(wanted), []))
+    assert sum(drawn(figure.axes[:3]), []) == pytest.approx(sum(sorted(expected_ends), []))
     assert len(drawn(figure.axes[3:])) == 6  # none is its own reference
-    rare = [replace(one, change=one.change if one.length == 256 else None) for one in curve]
+    rare = [
+        replace(drawn_point, change=drawn_point.change if drawn_point.length == 256 else None)
+        for drawn_point in curve
+    ]
     assert len(differences.intervals(rare, "t").axes) == 3  # a change at a length that is not shown
 
 
@@ -488,5 +511,7 @@ def test_differences_of_any_size_have_several_ticks(value, ticks):
         for name in ("none", "pi", "ntk")
         for length in LENGTHS
     ]
-    axes = differences.intervals([replace(one, change=None) for one in curve], "t").axes[0]
+    axes = differences.intervals(
+        [replace(drawn_point, change=None) for drawn_point in curve], "t"
+    ).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ticks

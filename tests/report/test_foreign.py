@@ -34,10 +34,10 @@ def csv(tmp_path):
 
 @pytest.fixture
 def curve(tmp_path, csv):
-    (found,) = collect_report(
+    (section,) = collect_report(
         write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]
     ).sections
-    return found
+    return section
 
 
 def mark(point):
@@ -59,13 +59,13 @@ def test_a_caption_gives_nothing_of_ours_to_somebody_elses_numbers(curve):
 
 
 def test_a_report_says_what_a_csv_beside_it_does_not_state(tmp_path, curve, csv):
-    said = (
+    sentence = (
         "paper.csv: protocol, data, tokenizer not stated, so its lines may be of another text or"
         " protocol"
     )
     report = collect_report(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
-    assert f"- {said}\n" in report.markdown() and said in report.table_text()
-    assert f"P{said[1:]}." in curve_caption(curve, relative=False)
+    assert f"- {sentence}\n" in report.markdown() and sentence in report.table_text()
+    assert f"P{sentence[1:]}." in curve_caption(curve, relative=False)
     write_report(report, tmp_path / "out")
     *_, last = read_points(tmp_path / "out" / "curve.csv")
     assert (last.source, last.unstated) == ("paper.csv", "protocol data tokenizer")

@@ -17,21 +17,21 @@ REPORTED = CONFIGS.parent / "results" / "reported"
     [("demo", "curve"), ("headline", "context"), ("tasks", "accuracy"), ("gemma3", "position")],
 )
 def test_a_frame_holds_the_lines_of_the_csv(folder, what):
-    found = posbench.frame(REPORTED / folder, what)
+    frame = posbench.frame(REPORTED / folder, what)
     with open(REPORTED / folder / f"{what}.csv", newline="") as lines:
         table = list(csv.DictReader(lines))
-    assert len(found) == len(table) and list(found.columns[: len(table[0])]) == list(table[0])
-    for name, dtype in found.dtypes.items():
+    assert len(frame) == len(table) and list(frame.columns[: len(table[0])]) == list(table[0])
+    for name, dtype in frame.dtypes.items():
         if name in table[0] and str(dtype) in ("float64", "Int64"):
-            known = [float(line[name] or "nan") for line in table]
-            assert found[name].astype("float64").tolist() == pytest.approx(
-                known, rel=1e-12, nan_ok=True
+            expected = [float(line[name] or "nan") for line in table]
+            assert frame[name].astype("float64").tolist() == pytest.approx(
+                expected, rel=1e-12, nan_ok=True
             ), name
 
 
 def test_labels_have_their_values_beside_them():
-    found = posbench.frame(REPORTED / "finetune")
-    tuned = found[found.tuned_from == "rope-64"]
+    frame = posbench.frame(REPORTED / "finetune")
+    tuned = frame[frame.tuned_from == "rope-64"]
     assert set(tuned.train_steps) == {0, 10, 30, 100} and set(tuned.encoding_name) >= {
         "rope",
         "none",

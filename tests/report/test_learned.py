@@ -74,10 +74,10 @@ def of_pi(paths, length=1024):
     """Score of PI over all seeds, and the text of the report."""
     report = collect_report(paths, "finetune", "")
     (score,) = [
-        one
+        point
         for section in report.scores
-        for one in section
-        if one.extension == "pi (trained in)" and one.length == length
+        for point in section
+        if point.extension == "pi (trained in)" and point.length == length
     ]
     return score, report.markdown()
 
@@ -86,13 +86,13 @@ BROKEN = {64: 0.3, 256: 0.2, 1024: 0.1}
 SOUND = {64: 0.9, 256: 0.8, 1024: 0.7}
 
 
-@pytest.mark.parametrize("asked", ["the parent", "a child of no steps"])
-def test_a_seed_that_its_method_broke_counts_if_its_parent_had_learned_the_task(tmp_path, asked):
+@pytest.mark.parametrize("learner", ["the parent", "a child of no steps"])
+def test_a_seed_that_its_method_broke_counts_if_its_parent_had_learned_the_task(tmp_path, learner):
     paths = [
         child(tmp_path, seed, values, PI) for seed, values in enumerate((SOUND, SOUND, BROKEN))
     ]
     for seed in range(3):
-        if asked == "the parent":
+        if learner == "the parent":
             paths.append(write_answers(tmp_path, seed, {64: 0.99, 1024: 0.2}))
         else:
             paths.append(child(tmp_path, seed, {64: 0.99, 256: 0.4, 1024: 0.2}))
@@ -179,10 +179,10 @@ def test_the_mean_of_pi_before_fine_tuning_has_all_five_seeds(length, mean, low,
     of_both = (rest_SC**2).sum() / (s - 1) / (c - 1)
     error = ((of_seeds + of_texts - of_both) / (s * c)) ** 0.5
     (score,) = [
-        one
+        point
         for section in finetune.scores
-        for one in section
-        if (one.task, one.extension, one.length, one.label_facts.steps)
+        for point in section
+        if (point.task, point.extension, point.length, point.label_facts.steps)
         == ("mqar 8 pairs", "pi (trained in)", length, 0)
     ]
     assert (s, score.n_seeds, score.n_trained) == (5, 5, 5)

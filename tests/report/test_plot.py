@@ -55,9 +55,9 @@ def find(axes, xs, ys):
 def bars(axes):
     return {
         tuple(np.round(segment[:, 1], 9))
-        for one in axes.collections
-        if hasattr(one, "get_segments")
-        for segment in one.get_segments()
+        for collection in axes.collections
+        if hasattr(collection, "get_segments")
+        for segment in collection.get_segments()
     }
 
 
@@ -70,38 +70,41 @@ def texts_of(svg):
 
 
 def line_of(frame, encoding, extension="none", scale="none"):
-    own = frame[
+    rows = frame[
         (frame.encoding == encoding)
         & (frame.extension == extension)
         & (frame.scale_attention == scale)
     ]
-    return own.sort_values("length")
+    return rows.sort_values("length")
 
 
 def of(name, half):
-    return lambda one, sign=0: one[name] + sign * one[half]
+    return lambda rows, sign=0: rows[name] + sign * rows[half]
 
 
 DIFFERENCE, CHANGE = of("difference", "half_width"), of("change", "change_half_width")
 LOSS = of("nll", "nll_half_width")
 UNITS = {  # (y, reference): value, end of the interval
     ("nats", "none"): (LOSS, LOSS),
-    ("ppl", "none"): (lambda one: np.exp(one.nll), lambda one, sign: np.exp(LOSS(one, sign))),
+    ("ppl", "none"): (lambda rows: np.exp(rows.nll), lambda rows, sign: np.exp(LOSS(rows, sign))),
     ("bpb", "none"): (
-        lambda one: one.bpb,
-        lambda one, sign: LOSS(one, sign) * one.bpb / one.nll,
+        lambda rows: rows.bpb,
+        lambda rows, sign: LOSS(rows, sign) * rows.bpb / rows.nll,
     ),
     ("difference", None): (DIFFERENCE, DIFFERENCE),
     ("change", None): (CHANGE, CHANGE),
     ("ppl", "floor"): (
-        lambda one: np.exp(one.nll) / np.exp(one.floor),
-        lambda one, sign: np.exp(DIFFERENCE(one, sign)),
+        lambda rows: np.exp(rows.nll) / np.exp(rows.floor),
+        lambda rows, sign: np.exp(DIFFERENCE(rows, sign)),
     ),
     ("bpb", "floor"): (
-        lambda one: one.bpb * (1 - one.floor / one.nll),
-        lambda one, sign: DIFFERENCE(one, sign) * one.bpb / one.nll,
+        lambda rows: rows.bpb * (1 - rows.floor / rows.nll),
+        lambda rows, sign: DIFFERENCE(rows, sign) * rows.bpb / rows.nll,
     ),
-    ("ppl", "rope"): (lambda one: np.exp(one.change), lambda one, sign: np.exp(CHANGE(one, sign))),
+    ("ppl", "rope"): (
+        lambda rows: np.exp(rows.change),
+        lambda rows, sign: np.exp(CHANGE(rows, sign)),
+    ),
 }
 
 
@@ -116,10 +119,12 @@ def test_values_and_intervals_are_those_of_the_frame_in_every_unit(headline, y, 
     )
     value, end = UNITS[y, reference]
     for extension in ("yarn", "rerope"):
-        own = line_of(headline, "rope", extension)
-        find(axes, own.length.astype(float), value(own).to_numpy())
-        wanted = {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)}
-        assert wanted <= bars(axes) and len(bars(axes)) == 2 * len(wanted)
+        rows = line_of(headline, "rope", extension)
+        find(axes, rows.length.astype(float), value(rows).to_numpy())
+        intervals = {
+            tuple(np.round(pair, 9)) for pair in zip(end(rows, -1), end(rows, 1), strict=True)
+        }
+        assert intervals <= bars(axes) and len(bars(axes)) == 2 * len(intervals)
 
 
 T_OF_2 = 4.302652729911275  # 97.5 % quantile of Student's t with 2 degrees of freedom
@@ -144,7 +149,7 @@ def test_a_line_of_other_trainings_is_subtracted_over_the_seeds_that_both_have(h
 
 def test_intervals_of_a_loss_are_over_documents_or_over_seeds_where_only_rows_are_there():
     demo, rows = posbench.frame(REPORTED / "demo"), posbench.rows(REPORTED / "demo")
-    (mean,) = line_of(demo, "alibi")[lambda one: one.length == 64].itertuples()
+    (mean,) = line_of(demo, "alibi")[lambda line: line.length == 64].itertuples()
     plain = rows[(rows.encoding == "alibi") & (rows.length == 64) & (rows.extension == "none")]
     assert mean.nll_half_width == pytest.approx(T_OF_202 * plain.nll_sem.item(), rel=1e-5)
     assert mean.nll_over == "document" and mean.n_units == 203
@@ -183,21 +188,21 @@ def test_caption_and_footnote_say_which_bars_there_are(folder, y, kind):
 
 def test_intervals_that_would_hide_the_lines_are_drawn_where_they_are_asked_for():
     frame = posbench.frame(REPORTED / "engines")
-    drawn, said = {}, {}
+    drawn, in_caption = {}, {}
     for kind in (None, "interval"):
         options = Options(y="nats", bars=kind, panel="none", lines="rope|yarn, rope|ntk")
         figure, caption = draw_figure(frame, options)
         drawn[kind] = len(bars(figure.axes[0]))
-        said[kind] = "differ more from text to text" in " ".join(caption())
-    assert drawn == {None: 0, "interval": 4} and said == {None: True, "interval": False}
+        in_caption[kind] = "differ more from text to text" in " ".join(caption())
+    assert drawn == {None: 0, "interval": 4} and in_caption == {None: True, "interval": False}
 
 
 def test_seeds_are_thin_lines_behind_the_mean(headline):
     axes = posbench.plot(headline, y="ppl", lines="alibi|none|none", bars="seeds")
-    own = line_of(headline, "alibi")
-    mean = find(axes, own.length.astype(float), np.exp(own.nll.to_numpy()))
-    for values in np.exp(np.array([*own.nll_by_seed])).T:
-        line = find(axes, own.length.astype(float), values)
+    rows = line_of(headline, "alibi")
+    mean = find(axes, rows.length.astype(float), np.exp(rows.nll.to_numpy()))
+    for values in np.exp(np.array([*rows.nll_by_seed])).T:
+        line = find(axes, rows.length.astype(float), values)
         assert line.get_linewidth() < mean.get_linewidth() / 2
         assert line.get_zorder() < mean.get_zorder()
         assert list(line.get_xdata()) == [64, 128, 256, 512, 1024]
@@ -211,13 +216,13 @@ def test_x_is_length_a_multiple_of_the_training_length_or_the_middle_of_bins_of_
         f"trained at {length}" for length in frame.train_len.unique()
     ]
     for axes, length in zip(panels, frame.train_len.unique(), strict=True):
-        own = line_of(frame[frame.train_len == length], "rope")
-        find(axes, own.length.astype(float) / length, own.difference.to_numpy())
+        rows = line_of(frame[frame.train_len == length], "rope")
+        find(axes, rows.length.astype(float) / length, rows.difference.to_numpy())
     frame = posbench.frame(REPORTED / "pretrained")
     axes = posbench.plot(frame, y="ppl", log="x,y", xlim=(1, None))
-    own = line_of(frame, "rope", "yarn")
-    ends = own.length.to_numpy(float)
-    find(axes, np.sqrt((np.append(0, ends[:-1]) + 1) * ends), np.exp(own.nll.to_numpy()))
+    rows = line_of(frame, "rope", "yarn")
+    ends = rows.length.to_numpy(float)
+    find(axes, np.sqrt((np.append(0, ends[:-1]) + 1) * ends), np.exp(rows.nll.to_numpy()))
     assert axes.get_yscale() == "log" and axes.get_xlim()[0] == 1
     late = posbench.plot(frame)
     assert late.get_yscale() == "linear" and late.get_xlim()[0] > 8192 / 16
@@ -227,12 +232,14 @@ def test_without_words_names_colours_and_panels_are_those_of_the_report(headline
     curve = records_of_frame(headline)
     for axes, group in zip(posbench.plot(headline), panel_groups(curve), strict=True):
         assert axes.get_title("left") == group.heading
-        wanted = {
+        expected_colours = {
             line.name: line.pen.colour
             for line in lines_of_methods(group.points, curve, lambda point: Mark(point.length, 0.0))
         }
-        said = {text.get_text().replace("\n", " "): text.get_color() for text in axes.texts}
-        assert {name: said.get(name) for name in wanted} == wanted
+        shown_colours = {
+            text.get_text().replace("\n", " "): text.get_color() for text in axes.texts
+        }
+        assert {name: shown_colours.get(name) for name in expected_colours} == expected_colours
 
 
 def test_lines_are_chosen_by_name_in_order_and_renamed(headline):
@@ -240,9 +247,9 @@ def test_lines_are_chosen_by_name_in_order_and_renamed(headline):
     options = Options(
         lines="alibi|none|none, rope + yarn|none, *|streaming", panel="encoding", labels=labels
     )
-    made, caption = draw_figure(headline, options)
-    assert [axes.get_title("left") for axes in made.axes][:2] == ["ALiBi", "rope"]
-    names = [{text.get_text() for text in axes.texts} for axes in made.axes]
+    figure, caption = draw_figure(headline, options)
+    assert [axes.get_title("left") for axes in figure.axes][:2] == ["ALiBi", "rope"]
+    names = [{text.get_text() for text in axes.texts} for axes in figure.axes]
     assert "no extension" in names[0] and {"ours", "streaming"} <= names[1] and "pi" not in names[1]
     assert "291 documents" in " ".join(caption()) and "95 % t interval" in " ".join(caption())
 
@@ -254,17 +261,17 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     folders = [REPORTED / name for name in ("demo", "headline")]
     words = "lines=rope|none|none y=ppl panel=none out=here format=svg,pdf,png size=column"
     words = ["demo", str(folders[1]), "paper.csv", *words.split()]
-    told = call(capfd, tmp_path, "plot", *words, pictures=True)
-    assert told.returncode == 0, told.stderr
+    done = call(capfd, tmp_path, "plot", *words, pictures=True)
+    assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "here").iterdir())
     assert [path.name for path in files] == [
         f"demo-ppl.{ending}" for ending in ("pdf", "png", "svg")
     ]
-    assert f"svg  {files[2].relative_to(tmp_path)}" in told.stdout
-    said = texts_of(files[2])
+    assert f"svg  {files[2].relative_to(tmp_path)}" in done.stdout
+    shown_texts = texts_of(files[2])
     assert (
-        all(f"({name})" in " ".join(said) for name in ("demo", "headline", "paper.csv"))
-        and "perplexity" in said
+        all(f"({name})" in " ".join(shown_texts) for name in ("demo", "headline", "paper.csv"))
+        and "perplexity" in shown_texts
     )
     assert files[0].read_bytes().startswith(b"%PDF") and b"/FontFile2" in files[0].read_bytes()
     from PIL import Image
@@ -276,22 +283,22 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     ]
     frames.append(posbench.frame([folders[0], tmp_path / "paper.csv"]).dropna(subset="source"))
     axes = posbench.plot(pandas.concat(frames), y="ppl", lines="rope|none|none", panel="none")
-    found = [
-        find(axes, own.length.astype(float), np.exp(own.nll.to_numpy()))
-        for own in (line_of(frame, "rope") for frame in frames)
+    lines = [
+        find(axes, rows.length.astype(float), np.exp(rows.nll.to_numpy()))
+        for rows in (line_of(frame, "rope") for frame in frames)
     ]
-    ours, again, theirs = (to_hex(line.get_color()) for line in found)
+    ours, again, theirs = (to_hex(line.get_color()) for line in lines)
     blues = {colour.lower() for colour in shades(0)}
     assert {ours, again} <= blues and theirs in FOREIGN_COLOURS
     assert (
-        len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3
-        and found[2].get_marker() == "x"
+        len({(str(line._dash_pattern), line.get_marker()) for line in lines}) == 3
+        and lines[2].get_marker() == "x"
     )
     assert {(18.0, 23.0), (25.0, 31.0)} < bars(axes)
 
 
 def test_a_folder_without_tasks_is_named_beside_one_with_them(tmp_path, capfd):
-    told = call(
+    done = call(
         capfd,
         tmp_path,
         "plot",
@@ -304,8 +311,8 @@ def test_a_folder_without_tasks_is_named_beside_one_with_them(tmp_path, capfd):
         "out=here.svg",
     )
     assert (
-        told.returncode == 0
-        and "nothing of this kind: demo" in told.stdout
+        done.returncode == 0
+        and "nothing of this kind: demo" in done.stdout
         and (tmp_path / "here.svg").exists()
     )
 
@@ -314,9 +321,9 @@ def test_accuracy_has_its_own_intervals():
     frame = posbench.frame(REPORTED / "tasks", "accuracy")
     panels = posbench.plot(frame, panel="task", lines="rope|rerope")
     for axes, task in zip(panels, frame.task.unique(), strict=True):
-        own = line_of(frame[frame.task == task], "rope", "rerope")
-        find(axes, own.length.astype(float), own.accuracy.to_numpy())
-        assert {tuple(np.round(pair, 9)) for pair in zip(own.low, own.high, strict=True)} == bars(
+        rows = line_of(frame[frame.task == task], "rope", "rerope")
+        find(axes, rows.length.astype(float), rows.accuracy.to_numpy())
+        assert {tuple(np.round(pair, 9)) for pair in zip(rows.low, rows.high, strict=True)} == bars(
             axes
         )
 
@@ -348,11 +355,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_does_not_exist_is_answered_with_what_does(words, tmp_path, capfd):
-    told = call(capfd, tmp_path, "plot", str(REPORTED / "demo"), *shlex.split(words))
+    done = call(capfd, tmp_path, "plot", str(REPORTED / "demo"), *shlex.split(words))
     assert (
-        told.returncode == 2
-        and told.stderr.startswith("refused: ")
-        and REFUSED[words] in told.stderr
+        done.returncode == 2
+        and done.stderr.startswith("refused: ")
+        and REFUSED[words] in done.stderr
     )
     assert not list(tmp_path.iterdir())
 
@@ -377,26 +384,26 @@ def test_two_values_at_one_place_are_refused(headline):
         posbench.plot(pandas.concat([headline, headline], ignore_index=True))
 
 
-def overlaps(made):
+def overlaps(figure):
     """Texts that leave the figure, and pairs of them that lie over each other."""
-    made.canvas.draw()
-    renderer = made.canvas.get_renderer()
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
     texts = [
-        one
-        for one in made.findobj(lambda one: hasattr(one, "get_text"))
-        if one.get_text().strip() and one.get_visible()
+        artist
+        for artist in figure.findobj(lambda artist: hasattr(artist, "get_text"))
+        if artist.get_text().strip() and artist.get_visible()
     ]
-    boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts]
+    boxes = [(artist.get_text(), artist.get_window_extent(renderer)) for artist in texts]
     out = [
         text
         for text, box in boxes
-        if box.x0 < -1 or box.y0 < -1 or box.x1 > made.bbox.x1 + 1 or box.y1 > made.bbox.y1 + 1
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > figure.bbox.x1 + 1 or box.y1 > figure.bbox.y1 + 1
     ]
     crossing = [
         (a, b)
-        for n, (a, one) in enumerate(boxes)
-        for b, two in boxes[:n]
-        if one.padded(-1.5).overlaps(two.padded(-1.5))
+        for n, (a, box) in enumerate(boxes)
+        for b, other_box in boxes[:n]
+        if box.padded(-1.5).overlaps(other_box.padded(-1.5))
     ]
     return out, crossing
 
@@ -426,33 +433,35 @@ def overlaps(made):
 def test_no_text_overlaps_or_leaves_a_figure(folder, options, size, style):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    made, _ = draw_figure(
+    figure, _ = draw_figure(
         posbench.frame(REPORTED / folder), Options(size=size, style=style, **options)
     )
-    FigureCanvasAgg(made)
-    assert overlaps(made) == ([], [])
+    FigureCanvasAgg(figure)
+    assert overlaps(figure) == ([], [])
     leaders = [
         line.get_xdata()
-        for axes in made.axes
+        for axes in figure.axes
         for line in axes.lines
         if line.get_transform() == axes.transAxes
     ]
     assert leaders and all(max(xs) == xs[-1] for xs in leaders)
     width, height = SIZES[size]
-    assert made.get_figwidth() * 72 == pytest.approx(width) and (
-        height is None or made.get_figheight() * 72 == pytest.approx(height)
+    assert figure.get_figwidth() * 72 == pytest.approx(width) and (
+        height is None or figure.get_figheight() * 72 == pytest.approx(height)
     )
-    ground = to_rgb(made.get_facecolor())
+    ground = to_rgb(figure.get_facecolor())
     assert (sum(ground) < 0.5) == (style == "dark")
-    for text in made.findobj(lambda one: hasattr(one, "get_text") and one.get_text().strip()):
+    for text in figure.findobj(
+        lambda artist: hasattr(artist, "get_text") and artist.get_text().strip()
+    ):
         light, dark = sorted((luminance(to_rgb(text.get_color())), luminance(ground)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 2, text.get_text()
 
 
 def luminance(rgb):
     return sum(
-        weight * (one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4)
-        for weight, one in zip((0.2126, 0.7152, 0.0722), rgb, strict=True)
+        weight * (channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4)
+        for weight, channel in zip((0.2126, 0.7152, 0.0722), rgb, strict=True)
     )
 
 
@@ -465,17 +474,17 @@ def test_every_committed_picture_has_one_command():
 def test_the_pictures_of_the_pages_are_those_of_its_commands(words, tmp_path, capfd):
     *words, out = shlex.split(words)
     committed = ROOT / out.removeprefix("out=")
-    told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}", pictures=True)
-    assert told.returncode == 0, told.stderr
+    done = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}", pictures=True)
+    assert done.returncode == 0, done.stderr
     texts = [texts_of(path) for path in (tmp_path / committed.name, committed)]
     assert texts[0] == texts[1] and len(texts[0]) > 10, "make plots"
 
 
 def test_a_report_draws_the_bars_that_are_chosen_and_refuses_others(tmp_path, capfd):
     words = [f"runs=[{REPORTED / 'demo'}]", "report_dir=out"]
-    told = call(capfd, tmp_path, "report", *words, "bars=seed")
-    assert told.returncode == 2 and "did you mean seeds?" in told.stderr
-    told = call(capfd, tmp_path, "report", *words, "bars=seeds")
-    assert told.returncode == 0, told.stderr
-    told = call(capfd, tmp_path, "report", "-m", "seed=0,1", "bars=none")
-    assert told.returncode == 2 and "seed=0,1' first" in told.stderr
+    done = call(capfd, tmp_path, "report", *words, "bars=seed")
+    assert done.returncode == 2 and "did you mean seeds?" in done.stderr
+    done = call(capfd, tmp_path, "report", *words, "bars=seeds")
+    assert done.returncode == 0, done.stderr
+    done = call(capfd, tmp_path, "report", "-m", "seed=0,1", "bars=none")
+    assert done.returncode == 2 and "seed=0,1' first" in done.stderr

@@ -30,8 +30,8 @@ def paths(tmp_path):
 
 
 def only(points, extension, last):
-    (found,) = [point for point in points if (point.extension, point.length) == (extension, last)]
-    return found
+    (match,) = [point for point in points if (point.extension, point.length) == (extension, last)]
+    return match
 
 
 def test_stretches_are_means_over_their_tokens_paired_with_no_extension_over_documents(
@@ -80,12 +80,12 @@ def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path)
     Built(paths, tmp_path / "out", "t", "")
     report = collect_report([], "t", "", [tmp_path / "out" / "rows.csv"])
     (stretches,) = report.stretches.values()
-    whole = read_points(tmp_path / "out" / "position.csv")
-    assert [point.length for point in stretches] == [point.length for point in whole]
-    for one, other in zip(stretches, whole, strict=True):
-        assert one.nll == pytest.approx(other.nll) and one.change_half_width is None
-        assert one.change == (
-            None if other.change is None else pytest.approx(other.change, abs=1e-5)
+    stored = read_points(tmp_path / "out" / "position.csv")
+    assert [point.length for point in stretches] == [point.length for point in stored]
+    for actual, expected in zip(stretches, stored, strict=True):
+        assert actual.nll == pytest.approx(expected.nll) and actual.change_half_width is None
+        assert actual.change == (
+            None if expected.change is None else pytest.approx(expected.change, abs=1e-5)
         )
 
 

@@ -37,10 +37,12 @@ DOCUMENT = np.arange(TARGETS) % DOCUMENTS
 def references(root, floor_N=FLOOR_N, half=0.1, **changed):
     """Floor and half window of one training of rope."""
     windows = ((0, None), (half, changed.get("train_len", 64) // 2))
-    made = (([floor_N + more] * 3, LENGTHS[1:], {"window": window}) for more, window in windows)
+    evaluations = (
+        ([floor_N + more] * 3, LENGTHS[1:], {"window": window}) for more, window in windows
+    )
     return [
         write_eval(root, "rope", "recompute_window", "none", losses, lengths, args=args, **changed)
-        for losses, lengths, args in made
+        for losses, lengths, args in evaluations
     ]
 
 
@@ -55,13 +57,13 @@ def flat(shift):
     return [np.full(TARGETS, 3.0 + shift)] * 4
 
 
-def only(points, **wanted):
-    (found,) = [
+def only(points, **values):
+    (match,) = [
         point
         for point in points
-        if all(getattr(point, name) == value for name, value in wanted.items())
+        if all(getattr(point, name) == value for name, value in values.items())
     ]
-    return found
+    return match
 
 
 def test_the_demo_grid(tmp_path):
@@ -125,7 +127,7 @@ def test_terminal_and_markdown_show_the_same_cells(tmp_path):
         "| encoding | extension | scale_attention | 1x (64) | 2x (128) | 4x (256) | 8x (512) |"
         in markdown
     )
-    for said in (
+    for cells in (
         "fixed_targets",
         "240 targets in 20 documents",
         "pysource",
@@ -134,7 +136,7 @@ def test_terminal_and_markdown_show_the_same_cells(tmp_path):
         "seeds: 1",
         "gate: ok",
     ):
-        assert said in markdown and said in terminal
+        assert cells in markdown and cells in terminal
     assert "\x1b[31m" in report.table_text(colour=True) and "\x1b" not in terminal
 
 
@@ -273,10 +275,12 @@ def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
     report = collect_report(
         [path for seed in range(seeds) for path in write_run(tmp_path, "alibi", seed)], "t", COMMAND
     )
-    said = "two seeds leave one degree of freedom: Student's t is 12.7, and 4.3 with a third seed"
+    sentence = (
+        "two seeds leave one degree of freedom: Student's t is 12.7, and 4.3 with a third seed"
+    )
     assert (
-        (said in report.markdown())
-        == (f"T{said[1:]}." in curve_caption(report.sections[0], relative=True))
+        (sentence in report.markdown())
+        == (f"T{sentence[1:]}." in curve_caption(report.sections[0], relative=True))
         == (seeds == 2)
     )
 
@@ -342,13 +346,13 @@ def labels(*changes):
 
 
 def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
-    found = labels(
+    names = labels(
         *(
             {"encoding": "alibi", "encoding_args": args}
             for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})
         )
     )
-    assert [encoding for encoding, *_ in found] == ["alibi", "alibi", "alibi slope_scale=16.0"]
+    assert [encoding for encoding, *_ in names] == ["alibi", "alibi", "alibi slope_scale=16.0"]
 
 
 def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
@@ -356,7 +360,10 @@ def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
     names = [
         name
         for _, name, _ in labels(
-            *({"extension": "longrope", "extension_args": {"factors": given}} for given in lists)
+            *(
+                {"extension": "longrope", "extension_args": {"factors": factors}}
+                for factors in lists
+            )
         )
     ]
     assert (
@@ -371,14 +378,14 @@ def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
 
 @pytest.mark.parametrize("name", ["fox_rope", "gemma3"])
 def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
-    made, cls = shipped_yamls("encoding")[name], method_name(shipped_yamls("encoding")[name])
-    found = labels(
+    yaml_node, cls = shipped_yamls("encoding")[name], method_name(shipped_yamls("encoding")[name])
+    names = labels(
         *(
             {"encoding": cls, "encoding_args": method_args(node)}
-            for node in (made, shipped_yamls("encoding")[cls])
+            for node in (yaml_node, shipped_yamls("encoding")[cls])
         )
     )
-    assert [encoding for encoding, *_ in found] == [name, cls] and name != cls
+    assert [encoding for encoding, *_ in names] == [name, cls] and name != cls
 
 
 def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
@@ -431,23 +438,23 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
 @pytest.mark.parametrize("documents", [True, False])
 def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_path, documents):
     """Rows of yarn_script and lceg_script: windows of the latter run across documents."""
-    said = {"protocol": "lceg_script"}
+    options = {"protocol": "lceg_script"}
     paths = [
-        write_eval(tmp_path, "rope", one, "none", flat(shift), LENGTHS, **said)
-        for one, shift in (("none", 0), ("ntk", 0.5))
+        write_eval(tmp_path, "rope", extension, "none", flat(shift), LENGTHS, **options)
+        for extension, shift in (("none", 0), ("ntk", 0.5))
     ]
     content = json.loads(paths[1].read_text())
     content["rows"][-1] = derived({**content["rows"][-1], "nll": 3.75})
     paths[1].write_text(json.dumps(content))
     for path in paths if not documents else ():
         with np.load(path.with_suffix(".npz")) as stored:
-            kept = {name: stored[name] for name in ("document", "offset")}
+            places = {name: stored[name] for name in ("document", "offset")}
             windows = {
                 f"{name}_{length}": stored[name][i].reshape(2, -1)
                 for name in LOSS_ARRAYS
                 for i, length in enumerate(LENGTHS)
             }
-        np.savez(path.with_suffix(".npz"), length=LENGTHS, **kept, **windows)
+        np.savez(path.with_suffix(".npz"), length=LENGTHS, **places, **windows)
     *plain, weighted = [
         point
         for point in collect_report(paths, "t", COMMAND).sections[0]
@@ -471,8 +478,8 @@ def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
         )
     ]
     Built(two, out, "t", COMMAND, pictures="blank")
-    for own in ("curve-mine.png", "curve-2.pdf", "notes.md"):
-        (out / own).write_text("a reader's own")
+    for name in ("curve-mine.png", "curve-2.pdf", "notes.md"):
+        (out / name).write_text("a reader's own")
     assert (out / "curve-2.svg").exists()
     Built(two[:1], out, "t", COMMAND, pictures="blank")
     assert not list(out.glob("curve-2.[sp][vn]g")) and (out / "curve.svg").exists()
@@ -548,7 +555,7 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
     """Protocol repeat has two rows of the training length, and stores the losses of the copies for
     both.
     """
-    said, losses = {"protocol": "repeat", "task": "copies"}, np.full(TARGETS, 3.0)
+    options, losses = {"protocol": "repeat", "task": "copies"}, np.full(TARGETS, 3.0)
     floor = write_eval(
         tmp_path,
         "rope",
@@ -557,10 +564,10 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
         [losses] * 2,
         (64, 128),
         args={"window": None},
-        **said,
+        **options,
     )
     paths = [floor] + [
-        write_eval(tmp_path, "rope", name, "none", [losses + n, losses], (64, 128), **said)
+        write_eval(tmp_path, "rope", name, "none", [losses + n, losses], (64, 128), **options)
         for n, name in enumerate(("none", "pi"))
     ]
     for path in paths:
@@ -596,8 +603,10 @@ def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_sa
     ):
         encoding = shipped_yamls("encoding")[name]
         run = f"rope-64-s0-{place * 10}"
-        told = {"encoding_args": method_args(encoding), "run_id": run}
-        paths.append(write_eval(tmp_path / place, "rope", "none", "none", flat(0), LENGTHS, **told))
+        options = {"encoding_args": method_args(encoding), "run_id": run}
+        paths.append(
+            write_eval(tmp_path / place, "rope", "none", "none", flat(0), LENGTHS, **options)
+        )
         config = {
             "model": {"output_gate": gate},
             "data": {},

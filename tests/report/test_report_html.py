@@ -63,7 +63,7 @@ def describe(run, steps=1000, provenance=None, **changed):
     (run / "config.yaml").write_text(
         f"seed: 0\ndevice: auto\nresults_dir: {run}\nmodel:\n  d_model: 128\ntrain:{train}\n"
     )
-    said = {
+    usual = {
         "commit": "f" * 40,
         "device": "NVIDIA H200",
         "platform": "Linux-6",
@@ -74,7 +74,7 @@ def describe(run, steps=1000, provenance=None, **changed):
         "n_parameters": 1016960,
         "started": "2026-01-01T00:00:00+00:00",
     }
-    (run / "provenance.json").write_text(json.dumps({**said, **(provenance or {})}))
+    (run / "provenance.json").write_text(json.dumps({**usual, **(provenance or {})}))
     return run
 
 
@@ -199,13 +199,13 @@ def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
     for name in ("one/rope-1", "one/alibi-1", "two/rope-[2]"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text("seed: 0\n")
-    for asked, wanted in (
+    for patterns, expected_names in (
         (["one/rope-*"], ["rope-1"]),
         (["one"], ["alibi-1", "rope-1"]),
         (["*"], ["alibi-1", "rope-1", "rope-[2]"]),
         (["two/rope-[2]", "one/*", f"{tmp_path}/one/rope-1"], ["rope-[2]", "alibi-1", "rope-1"]),
     ):
-        assert [path.name for path in find_results(asked).runs] == wanted
+        assert [path.name for path in find_results(patterns).runs] == expected_names
     for wrong in (["three"], [""], [], ["one", "four/*"]):
         with pytest.raises(ConfigError, match="a quoted glob"):
             find_results(wrong)
@@ -235,7 +235,7 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
         "rope-64-s0" in page.text
         and yaml.safe_load((CONFIGS / "experiment" / "demo.yaml").read_text())["title"] in page.text
     )
-    for wrong, said in (
+    for wrong, message in (
         ("runs=three/*", "matches neither a training"),
         ("runs=one run=one/rope-bare", "give one of them"),
         ("-m runs=one", "give one of them"),
@@ -244,7 +244,9 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
     ):
         refused = call(capfd, tmp_path, "report", *wrong.split())
         assert (
-            refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+            refused.returncode == 2
+            and message in refused.stderr
+            and refused.stderr.count("\n") == 1
         )
 
 

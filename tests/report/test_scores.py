@@ -46,7 +46,7 @@ def write_scores(root, encoding, extension, seed, share, task="needle", beyond=N
                 "n_units": TEXTS,
                 "nll_sem": 0.1,
             }
-            own = {
+            facts = {
                 "run_id": run,
                 "eval_id": eval_id,
                 "encoding": encoding,
@@ -54,14 +54,14 @@ def write_scores(root, encoding, extension, seed, share, task="needle", beyond=N
                 "seed": seed,
                 "protocol": "accuracy",
             }
-            own |= {
+            facts |= {
                 "encoding_args": {},
                 "extension_args": {},
                 "scale_attention": "none",
                 "trained_scale": "none",
                 "position": None,
             }
-            own |= {
+            facts |= {
                 "train_len": 64,
                 "length": length,
                 "task": beyond if beyond and length > 64 else task,
@@ -69,11 +69,11 @@ def write_scores(root, encoding, extension, seed, share, task="needle", beyond=N
                 "n_bytes": 0,
                 "sem_unit": "example",
             }
-            rows.append(make_row(**{**VALUES, **own, **values}))
+            rows.append(make_row(**{**VALUES, **facts, **values}))
             columns.append((nll, right, np.full((1, right.shape[1]), part_of(rows[-1]))))
         names = ("nll", "correct", "part")
         arrays[length] = {
-            name: np.concatenate([one[i] for one in columns], axis=1)
+            name: np.concatenate([column[i] for column in columns], axis=1)
             for i, name in enumerate(names)
         }
     path = root / run / "evals" / "accuracy" / f"{extension}-{eval_id}.json"
@@ -121,7 +121,7 @@ def crossed_within_depths(values_SND):
 
 
 @pytest.fixture
-def found(tmp_path):
+def scored(tmp_path):
     good = {64: 1.0, 128: 0.6}
     paths = [write_scores(tmp_path / "runs", "rope", "none", seed, good)[0] for seed in (0, 1, 2)]
     paths += [
@@ -136,33 +136,38 @@ def found(tmp_path):
     return paths, Built(paths, tmp_path / "report", "needles", "")
 
 
-def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crossed(found):
+def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crossed(scored):
     scores = {
-        (one.encoding, one.extension, one.length, one.depth): one
-        for section in found[1].scores
-        for one in section
+        (score.encoding, score.extension, score.length, score.depth): score
+        for section in scored[1].scores
+        for score in section
     }
-    one = scores["rope", "none", 128, None]
-    by_seed = [np.load(path.with_suffix(".npz")) for path in found[0][:3]]
+    score = scores["rope", "none", 128, None]
+    by_seed = [np.load(path.with_suffix(".npz")) for path in scored[0][:3]]
     first = [
         npz["correct_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed
     ]  # the first columns are those of all depths
     mean, half = crossed_within_depths(np.array(first))
-    assert one.accuracy == pytest.approx(mean) and (one.low, one.high) == pytest.approx(
+    assert score.accuracy == pytest.approx(mean) and (score.low, score.high) == pytest.approx(
         (mean - half, mean + half)
     )
-    assert (one.n_seeds, one.over, one.learned, one.inside) == (3, "seeds x examples", True, 1.0)
+    assert (score.n_seeds, score.over, score.learned, score.inside) == (
+        3,
+        "seeds x examples",
+        True,
+        1.0,
+    )
     mean, half = crossed_within_depths(
         np.array([npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed])
     )
-    assert (one.nll, one.half_width) == pytest.approx((mean, half))
+    assert (score.nll, score.half_width) == pytest.approx((mean, half))
     exact = scores[
         "rope", "none", 64, None
     ]  # all seeds are right everywhere, and still the interval has a width
     assert exact.accuracy == exact.high == 1.0 and exact.low == wilson(1.0, TEXTS)[0] < 1
     assert (
         exact.over == SEEDS_ALIKE
-        and "Wilson's over examples where all seeds have the same accuracy" in found[1].markdown()
+        and "Wilson's over examples where all seeds have the same accuracy" in scored[1].markdown()
     )
     single = scores["alibi", "none", 128, None]
     assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
@@ -174,19 +179,19 @@ def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crosse
     ) and half.inside == pytest.approx(0.65, abs=0.08)
 
 
-def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
-    lines = found[1].markdown().splitlines()
+def test_the_loss_of_answers_stands_in_a_table_of_its_own(scored):
+    lines = scored[1].markdown().splitlines()
     at = lines.index("**-ln p of an answer (nats): needle**")
     rows = [line for line in lines[at + 4 : at + 8] if line.startswith("| ")]
     beyond = {
         score.method[:2]: score
-        for section in found[1].scores
+        for section in scored[1].scores
         for score in section
         if (score.length, score.depth) == (128, None)
     }
-    one = beyond["rope", "ntk"]
-    assert one.nll > 0.1 and any(
-        f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows
+    beyond_score = beyond["rope", "ntk"]
+    assert beyond_score.nll > 0.1 and any(
+        f"| {beyond_score.nll:.2f} +- {beyond_score.half_width:.2f} |" in row for row in rows
     ), rows
     # Of one seed and three depths of 40 texts, each with an error of 0.1: Student's t of 117
     # degrees of freedom is 1.98045 in tables.
@@ -205,10 +210,10 @@ def test_questions_outside_of_the_window_are_learned_where_the_whole_task_is(tmp
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.2}, **names)[0]]
     built = collect_report(paths, "pairs", "")
     beyond = {
-        one.encoding: one
+        score.encoding: score
         for section in built.scores
-        for one in section
-        if (one.task, one.depth) == ("pairs outside 64", None)
+        for score in section
+        if (score.task, score.depth) == ("pairs outside 64", None)
     }
     assert (beyond["rope"].learned, beyond["alibi"].learned) == (True, False)
     assert beyond["rope"].inside == 1.0 and beyond["alibi"].inside == pytest.approx(0.3, abs=0.1)
@@ -222,14 +227,14 @@ def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
     ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 1.0, 128: 0.1})[0]]
     text = collect_report(paths, "needles", "").markdown()
-    said = f"{UNASKED}: needle: rope"
-    assert text.count(UNASKED) == text.count(said) == 1 and f"{said}, " not in text
+    sentence = f"{UNASKED}: needle: rope"
+    assert text.count(UNASKED) == text.count(sentence) == 1 and f"{sentence}, " not in text
 
 
-def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
+def test_files_hold_what_is_shown_and_evidence_pools(scored, tmp_path):
     files = {
         path.name
-        for path in Built(found[0], tmp_path / "report", "needles", "", pictures="blank").files
+        for path in Built(scored[0], tmp_path / "report", "needles", "", pictures="blank").files
     }
     assert {
         "accuracy.csv",
@@ -241,11 +246,11 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
         "map.svg",
         "report.html",
     } <= files
-    (section,) = found[1].scores
+    (section,) = scored[1].scores
     assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
     assert [len(cells) for cells in scores_by_task(section).values()] == [4]
     again = collect_report([], "needles", "", evidence=[tmp_path / "report"])
-    assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
+    assert read_evidence(tmp_path / "report")[0] and again.scores == scored[1].scores
     page = (tmp_path / "report" / "report.html").read_text()
     assert (
         "Accuracy by length and depth" in page
@@ -255,16 +260,16 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
 
 
 def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stays_in_evidence(
-    found, tmp_path
+    scored, tmp_path
 ):
     by_place = {64: 0.95, 128: 0.7}
-    said = {
+    guesses = {
         str(length): {"needle": {"by place": place, "by value": 0.25, "by heart": "much"}}
         for length, place in by_place.items()
     }
-    for path in found[0]:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"guesses": said}))
-    built = Built(found[0], tmp_path / "guessed", "needles", "")
+    for path in scored[0]:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"guesses": guesses}))
+    built = Built(scored[0], tmp_path / "guessed", "needles", "")
     for scores in (
         built.scores,
         collect_report([], "needles", "", evidence=[tmp_path / "guessed"]).scores,
@@ -284,17 +289,17 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     ]
     assert drawn == [[0.95, 0.7], [0.25, 0.25]]
     named = [
-        texts(write_figure(accuracy.figure(one.scores[0], ""), tmp_path / name, ["svg"])[0])
-        for one, name in ((built, "with"), (found[1], "without"))
+        texts(write_figure(accuracy.figure(report.scores[0], ""), tmp_path / name, ["svg"])[0])
+        for report, name in ((built, "with"), (scored[1], "without"))
     ]
     assert ["guess by place" in names for names in named] == [True, False]
 
 
-def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):
+def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(scored):
     rope = [
-        score for score in found[1].scores[0] if score.encoding == "rope" and score.depth is None
+        score for score in scored[1].scores[0] if score.encoding == "rope" and score.depth is None
     ]
-    asked = [
+    at_all_lengths = [
         replace(score, length=length)
         for score in rope
         for length in (64, 128, 256)
@@ -308,5 +313,8 @@ def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(foun
             if line.get_marker() != "None"
         )
 
-    gone = [score for score in asked if (score.extension, score.length) != ("ntk", 128)]
-    assert lines(asked) == [[True] * 3] * 2 and lines(gone) == [[True, False, True], [True] * 3]
+    gone = [score for score in at_all_lengths if (score.extension, score.length) != ("ntk", 128)]
+    assert lines(at_all_lengths) == [[True] * 3] * 2 and lines(gone) == [
+        [True, False, True],
+        [True] * 3,
+    ]

@@ -46,8 +46,8 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
         == len(curve_tables(report.sections[0]))
         == 2
     )
-    said = "- [seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2."
-    assert markdown.count(said) == 1 and said[2:] in report.table_text()
+    sentence = "- [seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2."
+    assert markdown.count(sentence) == 1 and sentence[2:] in report.table_text()
     assert "none [seed 0]" in report.table_text() and "none {[}seed 0]" in report.latex()
     assert "none [seed 0]" in (tmp_path / "out" / "report.html").read_text()
     narrow = report.table_text(width=60)
@@ -57,15 +57,17 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
 def test_maps_and_intervals_of_methods_are_marked(tmp_path):
     """Figures whose rows are ranked as those of a table are."""
     paths = [path for seed in (0, 1, 2) for path in write_run(tmp_path / "a", "rope", seed)]
-    kept = [
+    shown_paths = [
         path for path in paths if not (path.name.startswith("pi+none") and "-s0-" not in str(path))
     ]
-    (curve,) = collect_report(kept, "t", "command").sections
+    (curve,) = collect_report(shown_paths, "t", "command").sections
     for figure in (heatmap(curve, "t"), intervals(curve, "t")):
         write_figure(figure, tmp_path / "figure", ("svg",))
-        said = " ".join(texts(tmp_path / "figure.svg"))
-        assert "pi [seed 0]" in said and "pi + log_n [seed" not in said
-        assert "[seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2." in said
+        shown_text = " ".join(texts(tmp_path / "figure.svg"))
+        assert "pi [seed 0]" in shown_text and "pi + log_n [seed" not in shown_text
+        assert (
+            "[seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2." in shown_text
+        )
 
 
 def test_equal_seeds_have_no_mark(tmp_path):

@@ -72,7 +72,7 @@ def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in
         ("alibi", "none", "none"),
     }
     assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(
-        sorted([*G.values(), *(one / 3 for one in G.values())])
+        sorted([*G.values(), *(gain / 3 for gain in G.values())])
     )
     assert all(point.length == 2 * point.train_len for point in sum(cells.values(), []))
 
@@ -82,8 +82,8 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
         extension="pi", lengths=(64,), steps=(500, 3000)
     )
     points += [
-        replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01)
-        for one in trained(lengths=(64,), steps=(3000,))
+        replace(point, encoding="rope n_layer=1 steps=3000", gain=0.01)
+        for point in trained(lengths=(64,), steps=(3000,))
     ]
     multiple, cells = trainings.at_common_multiple(labelled(points), trainings.STEPS_KNOB)
     assert multiple == 4 and set(cells) == {
@@ -93,14 +93,14 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
     }
     with blank_pictures("png"):
         draw_sections(grouped_by_section(labelled(points)), tmp_path, "Steps")
-    said = texts(tmp_path / "gain.svg")
+    shown_texts = texts(tmp_path / "gain.svg")
     assert {
         "Against G (nats/token)",
         "Against the steps of training",
         "rope + pi",
         "rope n_layer=1",
-    } <= set(said)
-    assert "disc 500, diamond 3000 steps" in " ".join(said)
+    } <= set(shown_texts)
+    assert "disc 500, diamond 3000 steps" in " ".join(shown_texts)
 
 
 def test_lines_join_what_only_the_knob_or_the_training_changes():
@@ -121,7 +121,9 @@ def test_lines_join_what_only_the_knob_or_the_training_changes():
         [3, 3],
     ]  # against G those of one length, against the length those of one name
     assert joined(trained(lengths=(64,), steps=(500, 1000, 3000))) == [[3], [3]]
-    slopes = [replace(one, encoding=f"alibi slope={one.train_len}") for one in trained("alibi")]
+    slopes = [
+        replace(point, encoding=f"alibi slope={point.train_len}") for point in trained("alibi")
+    ]
     assert joined(trained() + trained(lengths=(64,), steps=(500,))) == [
         [1, 1, 2],
         [3],
@@ -130,7 +132,9 @@ def test_lines_join_what_only_the_knob_or_the_training_changes():
         [1, 1, 1],
         [3],
     ]  # an argument that follows the length is the same method
-    assert joined(trained() + [replace(one, encoding="rope base=2.0") for one in trained()]) == [
+    assert joined(
+        trained() + [replace(point, encoding="rope base=2.0") for point in trained()]
+    ) == [
         [2, 2, 2],
         [3, 3],
     ]
@@ -214,26 +218,26 @@ def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_
     points = labelled(
         [point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))]
     )
-    made = trainings.steps_figure(points, "Fine-tuned")
-    assert [axes.get_title(loc="left") for axes in made.axes] == [
+    figure = trainings.steps_figure(points, "Fine-tuned")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"Loss minus before at {length} tokens" for length in (64, 256, 1024)
     ]
     before = RATES["none"]  # above 3, without an extension, after 0 steps
-    for axes in made.axes:
+    for axes in figure.axes:
         for line, rate in zip(curves(axes), RATES.values(), strict=True):
             assert list(line.get_xdata()) == [0, 10, 100]
             assert list(line.get_ydata()) == pytest.approx(
                 [rate / (1 + number / 10) - before for number in (0, 10, 100)]
             )
-    names = [{text.get_text() for text in axes.texts} for axes in made.axes]
+    names = [{text.get_text() for text in axes.texts} for axes in figure.axes]
     assert names[:2] == [set(), set()] and names[2] == {"no extension", "pi", "yarn"}
-    assert list(map(rules, made.axes)) == [[0.0], [0.0], [0.0]]
+    assert list(map(rules, figure.axes)) == [[0.0], [0.0], [0.0]]
     bare = [point for point in points if point.extension != "none"]
     dropped = labelled(
         tuned(encoding="none")
     )  # 0 steps is then no longer the model that was trained
-    for found in (bare, dropped):
-        assert not any(rules(axes) for axes in trainings.steps_figure(found, "Fine-tuned").axes)
+    for selected in (bare, dropped):
+        assert not any(rules(axes) for axes in trainings.steps_figure(selected, "Fine-tuned").axes)
 
 
 def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
@@ -276,13 +280,13 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
             for score in asked(extension, tasks=("copy", "copy last"))
         ]
     )
-    made = trainings.accuracy_steps_figure(scores, "Fine-tuned")
-    assert [axes.get_title(loc="left").replace("\n", " ") for axes in made.axes] == [
+    full_figure = trainings.accuracy_steps_figure(scores, "Fine-tuned")
+    assert [axes.get_title(loc="left").replace("\n", " ") for axes in full_figure.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)"
         for task in ("copy", "copy last")
         for length in (64, 256)
     ]
-    for axes in made.axes:
+    for axes in full_figure.axes:
         assert [(list(line.get_xdata()), list(line.get_ydata())) for line in curves(axes)] == [
             ([0, 10, 100], [0, 0.05, 0.5])
         ] * 2
@@ -300,7 +304,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     )
     assert [
         any("Means leave out seeds" in text.get_text() for text in figure.texts)
-        for figure in (made, some)
+        for figure in (full_figure, some)
     ] == [False, True]
 
 
@@ -313,10 +317,10 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
     ]  # no multiple in common
     unknown = [replace(point, gain=None) for point in trained()]
     child = [
-        replace(one, encoding="rope", train_len=64)
-        for one in tuned(numbers=(0,), lengths=(64, 128))
+        replace(tuned_point, encoding="rope", train_len=64)
+        for tuned_point in tuned(numbers=(0,), lengths=(64, 128))
     ] + tuned(lengths=(256, 512))
-    for found in (
+    for records in (
         [],
         trained(lengths=(64,)) + trained("alibi", lengths=(128,)),
         unknown,
@@ -324,23 +328,23 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
         apart,
         child,
     ):
-        assert trainings.gain_figure(labelled(found), "t") is None
+        assert trainings.gain_figure(labelled(records), "t") is None
     short = read_at(read=(32, 64, 128))  # shorter than the longest training
     other = [replace(point, setting=f"{point.train_len // 8} targets") for point in read_at()]
     children = [replace(point, encoding="rope tuned from rope") for point in read_at()]
-    for found in ([], read_at(lengths=(64,)), short, other, children, from_file(read_at())):
-        assert trainings.frontier_figure(labelled(found), "t") is None
+    for records in ([], read_at(lengths=(64,)), short, other, children, from_file(read_at())):
+        assert trainings.frontier_figure(labelled(records), "t") is None
     scratch = [
         replace(point, encoding=point.encoding.replace(" tuned from rope-64", ""))
         for point in tuned()
     ]
-    for found in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
-        assert trainings.steps_figure(labelled(found), "t") is None
-    for found in (
+    for records in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
+        assert trainings.steps_figure(labelled(records), "t") is None
+    for records in (
         asked("none", numbers=(30,)),
         [replace(score, encoding="rope") for score in asked("none")],
     ):
-        assert trainings.accuracy_steps_figure(labelled(found), "t") is None
+        assert trainings.accuracy_steps_figure(labelled(records), "t") is None
 
 
 def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
@@ -349,20 +353,20 @@ def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
     )
     points = labelled(
         [
-            replace(one, nll=4.0 + one.difference - number / 9, floor=3.0 + number / 7)
-            for number, one in enumerate(both)
+            replace(point, nll=4.0 + point.difference - number / 9, floor=3.0 + number / 7)
+            for number, point in enumerate(both)
         ]
     )
-    made = trainings.floors_figure(points, "t")
-    assert [axes.get_title(loc="left") for axes in made.axes] == ["rope", "rope + pi"]
-    for axes, extension in zip(made.axes, ("none", "pi"), strict=True):
-        last = [one for one in points if one.extension == extension and one.length == 256]
+    figure = trainings.floors_figure(points, "t")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["rope", "rope + pi"]
+    for axes, extension in zip(figure.axes, ("none", "pi"), strict=True):
+        last = [point for point in points if point.extension == extension and point.length == 256]
         nll, floor = (
             line
             for line in axes.lines
             if line.get_transform() == axes.transData and len(line.get_xdata()) == 2
         )
-        assert list(nll.get_ydata()) == [one.nll for one in last] and list(floor.get_ydata()) == [
-            one.floor for one in last
-        ]
+        assert list(nll.get_ydata()) == [point.nll for point in last] and list(
+            floor.get_ydata()
+        ) == [point.floor for point in last]
     assert trainings.floors_figure(labelled(trained()), "t") is None  # lengths differ, and no steps

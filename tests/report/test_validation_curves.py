@@ -28,7 +28,7 @@ def runs(tmp_path) -> Path:
     folder = tmp_path / "runs"
     for seed in (0, 1):
         write_run(folder, "rope", seed, last_step=4)
-    write_run(folder, "rope", 0, last_step=2, kept=True)
+    write_run(folder, "rope", 0, last_step=2, is_kept=True)
     write_eval(folder, "alibi", "none", "none", losses(), LENGTHS)
     return folder
 
@@ -37,15 +37,19 @@ def losses() -> np.ndarray:
     return np.full((len(LENGTHS), TARGETS), 3.0)
 
 
-def write_run(folder: Path, encoding: str, seed: int, last_step: int, kept: bool = False) -> None:
+def write_run(
+    folder: Path, encoding: str, seed: int, last_step: int, is_kept: bool = False
+) -> None:
     run_id = f"{encoding}-64-s{seed}-0123456789"
-    if kept:
+    if is_kept:
         run_id = f"{encoding}-64at{last_step}-s{seed}-9876543210"
     path = folder / run_id
-    step = last_step if kept else None
+    step = last_step if is_kept else None
     changed = {"run_id": run_id, "step": step}
-    made = write_eval(folder / "new", encoding, "none", "none", losses(), LENGTHS, seed, **changed)
-    made.parents[2].rename(path)
+    eval_path = write_eval(
+        folder / "new", encoding, "none", "none", losses(), LENGTHS, seed, **changed
+    )
+    eval_path.parents[2].rename(path)
     config = {
         "encoding": {"_target_": "posbench.encodings.rope.Rope"},
         "model": {},

@@ -27,28 +27,28 @@ def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
 
 
 def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):
-    one, strided = (
+    default, strided = (
         load_evaluation(stored(tmp_path / "a")),
         load_evaluation(stored(tmp_path / "b", stride=16)),
     )
-    assert one.key != strided.key and one.windows == strided.windows
-    assert (one.full_from, strided.full_from) == (64 + 7, 64 + 15)
+    assert default.key != strided.key and default.windows == strided.windows
+    assert (default.full_from, strided.full_from) == (64 + 7, 64 + 15)
     assert (
         strided.words == str(strided.setting)
         and "advancing by 16" in strided.words
-        and one.words != strided.words
+        and default.words != strided.words
     )
 
 
 def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
-    one, exact, blocks = (
+    default, exact, blocks = (
         load_evaluation(stored(tmp_path / str(n), **more))
         for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16}))
     )
     assert (
-        one.key == exact.key != blocks.key
-        and one.words == exact.words
-        and one.windows == blocks.windows
+        default.key == exact.key != blocks.key
+        and default.words == exact.words
+        and default.windows == blocks.windows
     )
     assert "recompute_window in blocks of 16" in blocks.words
 
@@ -69,10 +69,10 @@ def test_a_setting_without_a_key_is_damage(tmp_path):
 def test_arrays_are_read_when_they_are_first_needed(tmp_path):
     path = stored(tmp_path)
     path.with_suffix(".npz").write_bytes(b"no zip")
-    found = load_evaluation(path)
-    assert found.first["length"] == 64
+    evaluation = load_evaluation(path)
+    assert evaluation.first["length"] == 64
     with pytest.raises(RunError, match=r"\.npz is damaged"):
-        found.losses(64)
+        evaluation.losses(64)
     fields = {
         "nll": np.ones((1, 4)),
         "length": np.array([64]),
@@ -81,8 +81,8 @@ def test_arrays_are_read_when_they_are_first_needed(tmp_path):
     }
     for wrong in ({"correct": np.array(1)}, {"correct": np.ones(0)}):
         np.savez(path.with_suffix(".npz"), **fields, **wrong)
-        found = load_evaluation(path)
+        evaluation = load_evaluation(path)
         with pytest.raises(RunError, match=r"\.npz is damaged"):
-            found.sums(found.first, "correct")
+            evaluation.sums(evaluation.first, "correct")
     path.with_suffix(".npz").unlink()
     assert load_evaluation(path).arrays == {} and load_evaluation(path).losses(64) is None

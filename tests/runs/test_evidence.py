@@ -40,7 +40,10 @@ def numbers(report) -> list[tuple]:
     ]
     points.sort(key=lambda point: (point.method, point.length))
     return [
-        tuple(float(f"{one:.10g}") if isinstance(one, float) else one for one in astuple(point))
+        tuple(
+            float(f"{value:.10g}") if isinstance(value, float) else value
+            for value in astuple(point)
+        )
         for point in points
     ]
 
@@ -49,7 +52,7 @@ def numbers(report) -> list[tuple]:
 def runs(tmp_path_factory):
     """Three seeds of two encodings: {seed: eval files}."""
     root = tmp_path_factory.mktemp("runs")
-    found = {
+    paths_of_seeds = {
         seed: [path for encoding in ("rope", "alibi") for path in write_run(root, encoding, seed)]
         for seed in (0, 1, 2)
     }
@@ -72,23 +75,23 @@ def runs(tmp_path_factory):
             json.dumps({"tokens": 1e5 * step, "loss": 3 - 0.01 * step}) for step in range(1, 40)
         ]
         (run / "train.jsonl").write_text("\n".join(lines))
-    return found
+    return paths_of_seeds
 
 
 @pytest.fixture(scope="module")
-def whole(runs, tmp_path_factory):
+def full_report(runs, tmp_path_factory):
     """The report of all runs, and its folder."""
     folder = tmp_path_factory.mktemp("whole") / "report"
     return Built([path for paths in runs.values() for path in paths], folder, "All", "x"), folder
 
 
-def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
-    report, folder = whole
+def test_a_report_of_evidence_is_the_report_of_its_runs(full_report):
+    report, folder = full_report
     again = collect_report([], "All", "x", evidence=[folder])
     assert numbers(again) == numbers(report) and len(numbers(again)) > 30
     assert again.markdown() == report.markdown() and "G" in again.markdown()
     assert again.rows == report.rows
-    first, second = (one.origins for one in (report, again))
+    first, second = (either.origins for either in (report, again))
     assert [origin.provenance for origin in first.values()] == [
         origin.provenance for origin in second.values()
     ]
@@ -97,38 +100,44 @@ def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
     )
 
 
-def test_a_bundle_of_runs_holds_the_evidence_of_their_report(runs, whole, tmp_path, capfd):
+def test_a_bundle_of_runs_holds_the_evidence_of_their_report(runs, full_report, tmp_path, capfd):
     folder = runs[0][0].parents[3]
     done = call(capfd, tmp_path, "bundle", str(folder), "out=all.zip")
     assert done.returncode == 0, done.stderr
-    found = find_results([tmp_path / "all.zip"])
-    assert numbers(collect_report([], "All", "x", evidence=found.evidence)) == numbers(whole[0])
-    assert str(folder) not in (found.evidence[0] / "report.html").read_text()
+    results = find_results([tmp_path / "all.zip"])
+    assert numbers(collect_report([], "All", "x", evidence=results.evidence)) == numbers(
+        full_report[0]
+    )
+    assert str(folder) not in (results.evidence[0] / "report.html").read_text()
     beside = find_results([tmp_path / "all.zip", folder])  # each row once
     files = [path for run in beside.runs for path in Run(run).eval_files()]
-    assert numbers(collect_report(files, "All", "x", evidence=beside.evidence)) == numbers(whole[0])
+    assert numbers(collect_report(files, "All", "x", evidence=beside.evidence)) == numbers(
+        full_report[0]
+    )
 
 
-def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
+def test_seeds_of_several_machines_pool(runs, full_report, tmp_path):
     for name, seeds in {"here": (0, 2), "there": (1,)}.items():
         Built([path for seed in seeds for path in runs[seed]], tmp_path / name, "Part", "x")
     pooled = collect_report([], "All", "x", evidence=[tmp_path / "here", tmp_path / "there"])
-    assert numbers(pooled) == numbers(whole[0]) and {
+    assert numbers(pooled) == numbers(full_report[0]) and {
         point.n_seeds for section in pooled.sections for point in section
     } == {3}
     beside = collect_report(
         runs[1], "All", "x", evidence=[tmp_path / "here"]
     )  # runs of one machine beside the evidence of another
-    assert numbers(beside) == numbers(whole[0])
+    assert numbers(beside) == numbers(full_report[0])
 
 
-def test_evidence_of_evidence_is_the_same(whole, tmp_path):
-    folder = whole[1]
+def test_evidence_of_evidence_is_the_same(full_report, tmp_path):
+    folder = full_report[1]
     evaluations, origins, _ = read_evidence(folder)
-    write_csv([row for one in evaluations for row in one.rows], tmp_path / "rows.csv")
+    write_csv([row for evaluation in evaluations for row in evaluation.rows], tmp_path / "rows.csv")
     write_evidence(tmp_path, evaluations, origins)
     again, others, _ = read_evidence(tmp_path)
-    assert [one.rows for one in again] == [one.rows for one in evaluations]
+    assert [evaluation.rows for evaluation in again] == [
+        evaluation.rows for evaluation in evaluations
+    ]
     assert (
         [origin.end_slope for origin in others.values()]
         == [origin.end_slope for origin in origins.values()]
@@ -183,7 +192,8 @@ def twice(tmp_path):
         ("b", ("none", "pi"), LENGTHS[2:]),
     ):
         paths[place] = [
-            write_eval(tmp_path / place, "rope", one, "none", losses, lengths) for one in methods
+            write_eval(tmp_path / place, "rope", extension, "none", losses, lengths)
+            for extension in methods
         ]
         run = paths[place][0].parents[2]
         (run / "train.json").write_text(json.dumps({"sha256": "x"}))
@@ -202,10 +212,10 @@ def twice(tmp_path):
 
 def commits(report) -> dict[tuple, str]:
     """{(extension, length): commit of the folder it was evaluated in}."""
-    evaluated = [(one, row) for one in report.evaluations for row in one.rows]
+    evaluated = [(evaluation, row) for evaluation in report.evaluations for row in evaluation.rows]
     return {
-        (row["extension"], row["length"]): report.origins[one.origin].provenance["commit"]
-        for one, row in evaluated
+        (row["extension"], row["length"]): report.origins[evaluation.origin].provenance["commit"]
+        for evaluation, row in evaluated
     }
 
 
@@ -230,31 +240,33 @@ def test_no_extension_of_one_folder_pairs_with_what_another_has_of_that_length(t
 @pytest.mark.parametrize("new", ["a", "b"])
 def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(twice, tmp_path, new):
     report = Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
-    made = commits(report)
-    assert sorted(made.values()) == [*"aaaa", *"bbbb"] and {
-        length for name, length in made if name == "none"
+    commit_of_row = commits(report)
+    assert sorted(commit_of_row.values()) == [*"aaaa", *"bbbb"] and {
+        length for name, length in commit_of_row if name == "none"
     } == set(LENGTHS)
-    found, _, notes = read_evidence(tmp_path / "report")
-    assert [one.rows for one in found] == [one.rows for one in report.evaluations] and not notes
+    evaluations, _, notes = read_evidence(tmp_path / "report")
+    assert [evaluation.rows for evaluation in evaluations] == [
+        evaluation.rows for evaluation in report.evaluations
+    ] and not notes
     more = write_eval(
         tmp_path / new, "rope", "ntk", "none", [np.full(TARGETS, 3.0)], LENGTHS[:1]
     )  # what comes later does not mix them up
     again = collect_report([more], "All", "x", evidence=[tmp_path / "report"])
-    assert commits(again) == {**made, ("ntk", LENGTHS[0]): new}
+    assert commits(again) == {**commit_of_row, ("ntk", LENGTHS[0]): new}
     write_evidence(tmp_path / "again", again.evaluations, again.origins)
     write_csv(again.rows, tmp_path / "again" / "rows.csv")
     third = collect_report([], "All", "x", evidence=[tmp_path / "again"])
     assert commits(third) == commits(again)
-    kept = [json.loads(line) for line in (tmp_path / "again" / CONFIGS).read_text().splitlines()]
-    assert sorted(line["provenance"]["commit"] for line in kept) == [
+    lines = [json.loads(line) for line in (tmp_path / "again" / CONFIGS).read_text().splitlines()]
+    assert sorted(line["provenance"]["commit"] for line in lines) == [
         "a",
         "b",
     ]  # a line of each folder, however often it was read
     assert sorted(
         length
-        for line in kept
-        for one in line["evaluations"].values()
-        for length in one["machines"]
+        for line in lines
+        for evaluation in line["evaluations"].values()
+        for length in evaluation["machines"]
     ) == sorted(str(length) for _, length in commits(again))
 
 
@@ -289,12 +301,12 @@ def test_bins_of_positions_have_sums(tmp_path):
         rows, tmp_path / "a.json", stored=TargetLosses(tmp_path / "a.npz", {16})
     )
     for row, low in zip(rows, (0, *edges), strict=False):
-        found = evaluation.sums(row)
-        assert found.documents.tolist() == [0, 1, 4] and found.counts.tolist() == [
+        sums = evaluation.sums(row)
+        assert sums.documents.tolist() == [0, 1, 4] and sums.counts.tolist() == [
             n * (row["position"] - low) for n in (2, 1, 3)
         ]
         assert (
-            found.means[0] == pytest.approx(row["nll"])
+            sums.means[0] == pytest.approx(row["nll"])
             and evaluation.sums(row, "correct").totals.sum()
             == (nll > 3)[:, low : row["position"]].sum()
         )
@@ -329,8 +341,8 @@ def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
     content["rows"][1] = derived({**content["rows"][1], "nll": 3.1})
     path.write_text(json.dumps(content))
     Built([path], tmp_path / "out", "t", "x")
-    (found,), *_ = read_evidence(tmp_path / "out")
-    assert [found.sums(row) is None for row in found.rows] == [False, True, False, False]
+    (evaluation,), *_ = read_evidence(tmp_path / "out")
+    assert [evaluation.sums(row) is None for row in evaluation.rows] == [False, True, False, False]
 
 
 def test_an_infinite_loss_stays_one(tmp_path):
@@ -341,11 +353,13 @@ def test_an_infinite_loss_stays_one(tmp_path):
         tmp_path, [load_evaluation(path)], {path.parents[2]: RunMetadata(path.parents[2], {}, {})}
     )
     write_csv(load_evaluation(path).rows, tmp_path / "rows.csv")
-    (found,), *_ = read_evidence(tmp_path)
-    assert math.isinf(found.sums(found.rows[0]).means[0]) and isinstance(found.stored, PooledLosses)
+    (evaluation,), *_ = read_evidence(tmp_path)
+    assert math.isinf(evaluation.sums(evaluation.rows[0]).means[0]) and isinstance(
+        evaluation.stored, PooledLosses
+    )
     assert (
-        len(found.stored.documents) == DOCUMENTS
-        and sum(one.n_targets for one in found.stored.documents) == TARGETS
+        len(evaluation.stored.documents) == DOCUMENTS
+        and sum(document.n_targets for document in evaluation.stored.documents) == TARGETS
     )
 
 
@@ -366,9 +380,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_evidence_is_one_sentence(whole, tmp_path, damage):
+def test_damaged_evidence_is_one_sentence(full_report, tmp_path, damage):
     for name in ("rows.csv", SUMS, "documents.csv", CONFIGS):
-        shutil.copyfile(whole[1] / name, tmp_path / name)
+        shutil.copyfile(full_report[1] / name, tmp_path / name)
     if isinstance(DAMAGE[damage], str):
         (tmp_path / CONFIGS).write_text(DAMAGE[damage] + "\n")
     else:

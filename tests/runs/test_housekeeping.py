@@ -104,8 +104,8 @@ def names(results: Path) -> set[str]:
 
 
 def test_every_state_is_told(results):
-    found = {entry.path.name[-1]: entry for entry in list_runs(results)}
-    assert {digit: entry.state_in_words for digit, entry in found.items()} == {
+    entries = {entry.path.name[-1]: entry for entry in list_runs(results)}
+    assert {digit: entry.state_in_words for digit, entry in entries.items()} == {
         "1": "finished",
         "2": "interrupted",
         "3": "failed: ValueError: boom",
@@ -115,19 +115,19 @@ def test_every_state_is_told(results):
         "7": "interrupted, no checkpoint yet",
         "8": "unstarted",
     }
-    assert (found["1"].loss, found["1"].steps, found["7"].steps, found["7"].total) == (
+    assert (entries["1"].loss, entries["1"].steps, entries["7"].steps, entries["7"].total) == (
         2.5,
         9,
         5,
         20,
     )
     assert (
-        found["7"].encoding == "rope steps=20"
-        and found["1"].encoding == "rope steps=9"
-        and found["8"].encoding == "-"
+        entries["7"].encoding == "rope steps=20"
+        and entries["1"].encoding == "rope steps=9"
+        and entries["8"].encoding == "-"
     )
-    assert 7190 < found["2"].age < 7300 and found["2"].size == sum(
-        path.stat().st_size for path in found["2"].path.iterdir()
+    assert 7190 < entries["2"].age < 7300 and entries["2"].size == sum(
+        path.stat().st_size for path in entries["2"].path.iterdir()
     )
     with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -161,18 +161,18 @@ def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
     done = runs(results, "list", "sort=size", "runs=rope-16-s0-[12]*")
     assert [line.split()[0][-1] for line in done.stdout.splitlines()[1:]] == ["2", "1"]
     assert done.stderr.startswith("2 runs (1 finished, 1 interrupted), ")
-    found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
-    assert [(run["run"], run["reason"], run["total"]) for run in found] == [
+    listed = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
+    assert [(run["run"], run["reason"], run["total"]) for run in listed] == [
         ("rope-16-s0-3333333333", "ValueError: boom", 9)
     ]
     assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
     assert "results_dir=" in runs(results, "list", f"runs={results}/*", code=2).stderr
-    for words, said in (
+    for words, message in (
         (["list", "state=done"], "state=done"),
         (["gc", "older=soon"], "older=soon"),
         (["rm"], "neither list nor gc"),
     ):
-        assert said in runs(results, *words, code=2).stderr
+        assert message in runs(results, *words, code=2).stderr
 
 
 def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
@@ -249,15 +249,15 @@ def test_what_a_process_makes_of_it_between_the_list_and_the_deletion_is_kept(re
     if inside:
         (run / inside).parent.mkdir(parents=True, exist_ok=True)
         (run / inside).write_text("x" * 50)
-    asked = (
+    arguments = (
         results,
         list_runs(results),
         ["interrupted"] * (digit == "2"),
         3600.0 * (kind == "interrupted"),
     )
-    assert run / inside in {waste.path for waste in find_waste(*asked)}
+    assert run / inside in {waste.path for waste in find_waste(*arguments)}
     act(run)
-    wastes = {waste.path for waste in find_waste(*asked, delete=True)}
+    wastes = {waste.path for waste in find_waste(*arguments, delete=True)}
     assert run / inside not in wastes and (run / inside).exists() and (wastes or digit == "2")
 
 
@@ -270,11 +270,11 @@ def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkey
 
     monkeypatch.setattr("posbench.results.cleanup.FileLock", Locked)
     with open(results / "rope-16-s0-7777777777" / ".lock", "w") as lock:
-        wanted = list_runs(results)
+        listed = list_runs(results)
         fcntl.flock(lock, fcntl.LOCK_EX)
         wastes = {
             waste.path.name[-1]: waste
-            for waste in find_waste(results, wanted, ["failed", "interrupted"], delete=True)
+            for waste in find_waste(results, listed, ["failed", "interrupted"], delete=True)
         }
     assert (
         set(wastes) == {"2", "3", "4", "8"}
@@ -287,13 +287,13 @@ def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkey
 
 
 def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(results, tmp_path):
-    kept, gone = (
+    waiting, uploaded = (
         results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}"
         for digit in "12"
     )
-    for folder in (kept, gone):
+    for folder in (waiting, uploaded):
         (folder / "files").mkdir(parents=True)
-    (gone / "run-rope-16-s0-2222222222.wandb.synced").touch()
+    (uploaded / "run-rope-16-s0-2222222222.wandb.synced").touch()
     (results / ".wandb").rename(tmp_path / "elsewhere")
     for link, target in ((".wandb", "elsewhere"), (".wandb/wandb", "elsewhere/wandb")):
         (results / link).parent.mkdir(exist_ok=True)
@@ -302,9 +302,9 @@ def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(resu
         (results / link).unlink()
     (results / ".wandb").rmdir()
     (tmp_path / "elsewhere").rename(results / ".wandb")
-    assert kept.exists() and gone.exists()
+    assert waiting.exists() and uploaded.exists()
     runs(results, "gc", "delete=true")
-    assert kept.exists() and not gone.exists()
+    assert waiting.exists() and not uploaded.exists()
 
 
 def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypatch):
@@ -367,13 +367,13 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
             path / ("none" if path.name == gone else ""), **how
         ),
     )
-    found = {entry.path.name: entry for entry in list_runs(results)}
+    entries = {entry.path.name: entry for entry in list_runs(results)}
     assert (
-        found[unreadable].state_in_words == "damaged: cannot be read (Permission denied)"
-        and gone not in found
-        and len(found) == 7
+        entries[unreadable].state_in_words == "damaged: cannot be read (Permission denied)"
+        and gone not in entries
+        and len(entries) == 7
     )
-    wastes = list(find_waste(results, [*found.values()], ["failed", "interrupted"]))
+    wastes = list(find_waste(results, [*entries.values()], ["failed", "interrupted"]))
     assert unreadable not in {waste.path.name for waste in wastes} and len(wastes) == 3
     monkeypatch.setattr(
         os,

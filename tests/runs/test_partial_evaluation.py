@@ -31,15 +31,15 @@ def at_once(monkeypatch):
 def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
     path, key = tmp_path / f"ntk+none-1{PART_ENDING}", PartialEvaluation.key(4, ASKED)
     PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
-    found = PartialEvaluation(path, MADE)
-    assert found.seconds == found.peak_mib == 0
-    again = found.find(key)
+    partial = PartialEvaluation(path, MADE)
+    assert partial.seconds == partial.peak_mib == 0
+    again = partial.find(key)
     assert len(again) == 2 and all(
         np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(again, READ, strict=True)
     )
-    assert (found.seconds, found.peak_mib) == (7.0, 300.0)
-    found.end()
-    assert not path.exists() and found.find(key) is None
+    assert (partial.seconds, partial.peak_mib) == (7.0, 300.0)
+    partial.end()
+    assert not path.exists() and partial.find(key) is None
 
 
 def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
@@ -52,7 +52,10 @@ def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
         (4, (fed.T, targets, None)),
     ]
     assert len(
-        {PartialEvaluation.key(4, ASKED), *(PartialEvaluation.key(*one) for one in others)}
+        {
+            PartialEvaluation.key(4, ASKED),
+            *(PartialEvaluation.key(*arguments) for arguments in others),
+        }
     ) == 1 + len(others)
 
 
@@ -71,8 +74,8 @@ def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, 
     PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
     if spoil == "bytes":
         path.write_bytes(path.read_bytes()[:-100])
-    found = PartialEvaluation(path, {**MADE, "code": "another"} if spoil == "code" else MADE)
-    assert found.find(key) is None
+    partial = PartialEvaluation(path, {**MADE, "code": "another"} if spoil == "code" else MADE)
+    assert partial.find(key) is None
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line and why in line and line.endswith(": its texts are read again")
 
@@ -110,7 +113,7 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     monkeypatch.setattr(
         provenance, "commit_and_changes", lambda: ("the same", None)
     )  # a test is no reason not to write code meanwhile
-    whole, stopped = (
+    undisturbed, stopped = (
         InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped")
     )
     words = [
@@ -122,9 +125,9 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     ]
     calls, read = [], scorer._target_scores
     monkeypatch.setattr(
-        scorer, "_target_scores", lambda *given: calls.append(given) or read(*given)
+        scorer, "_target_scores", lambda *arguments: calls.append(arguments) or read(*arguments)
     )
-    for cli in (whole, stopped):
+    for cli in (undisturbed, stopped):
         cli.folder.mkdir()
         cli(
             "evaluate.floor=false",
@@ -133,35 +136,41 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
             "evaluate.lengths=[16]",
         )
     calls.clear()
-    whole(*words)
+    undisturbed(*words)
     needed = len(calls)
 
-    def interrupted(*given):
+    def interrupted(*arguments):
         if len(calls) == needed - 3:
             raise KeyboardInterrupt
-        calls.append(given)
-        return read(*given)
+        calls.append(arguments)
+        return read(*arguments)
 
     calls.clear()
     monkeypatch.setattr(scorer, "_target_scores", interrupted)
     stopped(*words, code=1)  # as if the process of the job alone were stopped
     (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART_ENDING}")
     monkeypatch.setattr(
-        scorer, "_target_scores", lambda *given: calls.append(given) or read(*given)
+        scorer, "_target_scores", lambda *arguments: calls.append(arguments) or read(*arguments)
     )
-    before, kept = len(calls), sum(name.startswith("spent") for name in np.load(part))
-    assert kept >= 4
+    before, n_stored = len(calls), sum(name.startswith("spent") for name in np.load(part))
+    assert n_stored >= 4
     stopped(*words)
-    assert len(calls) == needed + before - kept and not part.exists()
+    assert len(calls) == needed + before - n_stored and not part.exists()
     name = part.name.removesuffix(PART_ENDING)
-    one, other = (next(cli.folder.glob(f"runs/*/evals/*/{name}.json")) for cli in (whole, stopped))
-    assert [_steady(row) for row in read_eval(one)] == [_steady(row) for row in read_eval(other)]
-    assert all(row["seconds"] > 0 and row["peak_mib"] > 0 for row in read_eval(other))
-    arrays = [load_arrays(path.with_suffix(".npz")) for path in (one, other)]
+    undisturbed_path, stopped_path = (
+        next(cli.folder.glob(f"runs/*/evals/*/{name}.json")) for cli in (undisturbed, stopped)
+    )
+    assert [_steady(row) for row in read_eval(undisturbed_path)] == [
+        _steady(row) for row in read_eval(stopped_path)
+    ]
+    assert all(row["seconds"] > 0 and row["peak_mib"] > 0 for row in read_eval(stopped_path))
+    arrays = [load_arrays(path.with_suffix(".npz")) for path in (undisturbed_path, stopped_path)]
     assert all(
         np.array_equal(arrays[0][length]["nll"], arrays[1][length]["nll"]) for length in arrays[0]
     )
-    assert json.loads(other.read_text())["machines"].keys() == {str(length) for length in arrays[1]}
+    assert json.loads(stopped_path.read_text())["machines"].keys() == {
+        str(length) for length in arrays[1]
+    }
 
 
 def _steady(row: dict) -> dict:

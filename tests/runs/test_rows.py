@@ -66,7 +66,7 @@ def test_numpy_numbers_become_plain_ones():
 
 
 def test_csv_and_json_give_back_what_was_written(tmp_path):
-    made = [
+    written = [
         rows.make_row(**VALUES),
         rows.make_row(
             **{
@@ -79,26 +79,26 @@ def test_csv_and_json_give_back_what_was_written(tmp_path):
             }
         ),
     ]
-    rows.write_csv(made, tmp_path / "rows.csv")
+    rows.write_csv(written, tmp_path / "rows.csv")
     back = rows.read_csv(tmp_path / "rows.csv")
-    assert back == made
+    assert back == written
     assert [[type(value) for value in row.values()] for row in back] == [
-        [type(value) for value in row.values()] for row in made
+        [type(value) for value in row.values()] for row in written
     ]
-    (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content(made, {})))
-    assert rows.read_eval(tmp_path / "eval.json") == made
+    (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content(written, {})))
+    assert rows.read_eval(tmp_path / "eval.json") == written
 
 
 def test_a_csv_keeps_the_setting_of_its_rows_and_one_of_before_it_is_read(tmp_path):
-    made = [
+    written = [
         {**rows.make_row(**VALUES), "setting": setting}
         for setting in ("2 windows asked for", "512 windows asked for", None)
     ]
-    rows.write_csv(made, tmp_path / "rows.csv")
-    assert rows.read_csv(tmp_path / "rows.csv") == made
+    rows.write_csv(written, tmp_path / "rows.csv")
+    assert rows.read_csv(tmp_path / "rows.csv") == written
     rows.write_csv([rows.make_row(**VALUES)], tmp_path / "before.csv")
     (before,) = rows.read_csv(tmp_path / "before.csv")
-    assert "setting" not in before and rows.same_values(before, made[0])
+    assert "setting" not in before and rows.same_values(before, written[0])
 
 
 def test_rows_agree_but_for_what_no_two_runs_agree_on_and_arguments_that_came_later():

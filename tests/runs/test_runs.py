@@ -173,14 +173,14 @@ def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch):
 
 def test_who_holds_a_lock_is_said_and_what_to_do_about_a_dead_machine(tmp_path):
     lock, here = tmp_path / ".lock", socket.gethostname()
-    for content, told in {
+    for content, description in {
         "7 node1\n": (" (pid 7 on node1)", f"; if that machine is gone for good, remove {lock}"),
         f"7 {here}\n": (f" (pid 7 on {here})", ""),
         "7 \x1b[2Jnode1\n": ("", ""),
         "": ("", ""),
     }.items():
         lock.write_text(content)
-        assert describe_holder(lock) == told
+        assert describe_holder(lock) == description
 
 
 HOLD = """
@@ -257,12 +257,13 @@ def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkey
         commit, clean = now()
         assert len(commit) == 40 and clean is None and provenance.commit_of_row() == commit[:12]
         (package / "new.py").write_text("a")
-        one = now()[1]
+        first_change = now()[1]
         (package / "new.py").write_text("b")
-        two = now()[1]
+        second_change = now()[1]
         (package / "__init__.py").write_text("c")
         assert (
-            len({None, one, two, now()[1]}) == 4 and provenance.commit_of_row() == commit[:12] + "+"
+            len({None, first_change, second_change, now()[1]}) == 4
+            and provenance.commit_of_row() == commit[:12] + "+"
         )
     finally:
         provenance.commit_and_changes.cache_clear()

@@ -127,10 +127,10 @@ def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreig
     ):
         with pytest.raises(ConfigError) as error:
             read()
-        said = str(error.value)
+        message = str(error.value)
         assert (
-            all(word in said for word in (place, target, "--config-dir", "trusted="))
-            and "\n" not in said
+            all(word in message for word in (place, target, "--config-dir", "trusted="))
+            and "\n" not in message
         )
     assert "evil" not in sys.modules and files(foreign.path.parent.parent) == before
 
@@ -314,11 +314,11 @@ def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
     )
     before, report = files(tmp_path), tmp_path / "report" / "deep"
     try:
-        made = Built(paths, report, name, "", pictures="blank").files
+        written = Built(paths, report, name, "", pictures="blank").files
     except RunError as error:
         assert "\n" not in str(error)
-        made = []
-    assert all(Path(path).resolve().is_relative_to(report) for path in made)
+        written = []
+    assert all(Path(path).resolve().is_relative_to(report) for path in written)
     assert {
         path: content
         for path, content in files(tmp_path).items()
@@ -344,18 +344,18 @@ def test_nothing_is_unpickled():
         for folder in ("posbench", "scripts")
         for path in (CONFIGS.parent / folder).rglob("*.py")
     ):
-        for found in ast.walk(ast.parse(path.read_bytes())):
+        for syntax_node in ast.walk(ast.parse(path.read_bytes())):
             if (
-                not isinstance(found, ast.Call)
-                or ast.unparse(found.func).rpartition(".")[2] not in READERS
+                not isinstance(syntax_node, ast.Call)
+                or ast.unparse(syntax_node.func).rpartition(".")[2] not in READERS
             ):
                 continue
-            owner, given = (
-                ast.unparse(found.func),
-                {keyword.arg: ast.unparse(keyword.value) for keyword in found.keywords},
+            owner, keywords = (
+                ast.unparse(syntax_node.func),
+                {keyword.arg: ast.unparse(keyword.value) for keyword in syntax_node.keywords},
             )
             seen.add(owner)
-            known = (
+            allowed = (
                 "load",
                 "torch.load",
                 "np.load",
@@ -364,16 +364,16 @@ def test_nothing_is_unpickled():
                 "OmegaConf.load",
                 "yaml.load",
             )
-            assert owner in known, f"{path.name}: {owner}"
+            assert owner in allowed, f"{path.name}: {owner}"
             assert (
                 owner != "yaml.load"
-                or "SafeLoader" in ast.unparse(found)
-                or given["Loader"] == "plain_loader()"
+                or "SafeLoader" in ast.unparse(syntax_node)
+                or keywords["Loader"] == "plain_loader()"
             ), path
             assert owner != "OmegaConf.load" or path.name == "names.py", (
                 f"{path.name}: not for files of a results folder"
             )
-            assert owner != "torch.load" or given["weights_only"] == "True", path
-            assert given.get("allow_pickle") in (None, "False"), path
+            assert owner != "torch.load" or keywords["weights_only"] == "True", path
+            assert keywords.get("allow_pickle") in (None, "False"), path
     assert {"torch.load", "np.lib.format.read_array", "yaml.load"} <= seen
     assert issubclass(plain_loader(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -165,7 +165,7 @@ SPOILED = [  # what the sentence names, what is spoiled, how
 
 
 @pytest.mark.parametrize(
-    ("named", "kind", "spoil"), SPOILED, ids=lambda one: one if isinstance(one, str) else ""
+    ("named", "kind", "spoil"), SPOILED, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind, spoil):
     run, sound = map(Run, sorted(folder.iterdir()))
@@ -179,18 +179,18 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
     assert (
         named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
     )
-    found = collect_report(evals(folder), "", "", skip_damaged=True)
+    report = collect_report(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
         assert {entry.path: entry.state_in_words for entry in list_runs(folder)} == {
             run.path: "damaged: config.yaml cannot be read",
             sound.path: "unstarted",
         }
-        assert len(found.rows) == 2 * len(LENGTHS)
+        assert len(report.rows) == 2 * len(LENGTHS)
     else:
         assert (
-            len(found.rows) == len(LENGTHS)
-            and found.notes[0].startswith("Left out: ")
-            and "\n" not in found.notes[0]
+            len(report.rows) == len(LENGTHS)
+            and report.notes[0].startswith("Left out: ")
+            and "\n" not in report.notes[0]
         )
 
 
@@ -221,22 +221,22 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd)
     keys = [(name, key) for name, content in files.items() for key in content] + [
         ("config.yaml", "encoding._target_")
     ]
-    made = []
+    paths = []
     for name, key in keys:
         for i, value in enumerate(STRANGE):
-            run = folder / f"rope-64-s{i}-{len(made):010x}"
+            run = folder / f"rope-64-s{i}-{len(paths):010x}"
             shutil.copytree(strange, run)
             content = json.loads(json.dumps(files[name]))
             content.update({"encoding": {"_target_": value}} if "." in key else {key: value})
             for file, plain in files.items():
                 (run / file).write_text(json.dumps(content if file == name else plain))
             (path,) = run.glob("evals/*/*.json")
-            in_rows(run_id=run.name, seed=len(made) + 10)(path)
-            made.append(path)
+            in_rows(run_id=run.name, seed=len(paths) + 10)(path)
+            paths.append(path)
     listed = call(capfd, folder.parent, "runs", "list", f"results_dir={folder}").stdout
-    assert listed.count("\n") == len(made) + 3 and "\x1b" not in listed
-    report = collect_report(made, "", "")
-    assert report.markdown() and report.latex() and len(report.rows) == len(made) * len(LENGTHS)
+    assert listed.count("\n") == len(paths) + 3 and "\x1b" not in listed
+    report = collect_report(paths, "", "")
+    assert report.markdown() and report.latex() and len(report.rows) == len(paths) * len(LENGTHS)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,15 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd)
 def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     strange, sound = evals(folder)
     in_rows(encoding=name, data=name)(strange)
-    made = collect_report([strange, sound], "t", "")
-    points = [point for section in made.sections for point in section]
+    report = collect_report([strange, sound], "t", "")
+    points = [point for section in report.sections for point in section]
     line = Training(
-        **{one.name: name if one.type in (str, str | None) else None for one in fields(Training)}
+        **{
+            field.name: name if field.type in (str, str | None) else None
+            for field in fields(Training)
+        }
     )
-    write_csv(made.rows, folder / "rows.csv")
+    write_csv(report.rows, folder / "rows.csv")
     (folder / "curve.csv").write_text(to_csv(points, CurvePoint))
     (folder / "trainings.csv").write_text(to_csv([line], Training))
     for path in folder.glob("*.csv"):
@@ -263,11 +266,14 @@ def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
             if cell.startswith(tuple("=+-@\t")) and not re.fullmatch(r"[-+]?[0-9.e+-]+", cell)
         ]
     assert (
-        read_csv(folder / "rows.csv") == made.rows and read_points(folder / "curve.csv") == points
+        read_csv(folder / "rows.csv") == report.rows and read_points(folder / "curve.csv") == points
     )
     assert from_csv(folder / "trainings.csv", Training, "", "") == [line]
     again, _ = read_others_csv(folder / "rows.csv", "x")
-    assert {one.rows[0]["encoding"] for one in again} == {name.replace("\t", "\ufffd"), "rope"}
+    assert {evaluation.rows[0]["encoding"] for evaluation in again} == {
+        name.replace("\t", "\ufffd"),
+        "rope",
+    }
 
 
 def test_names_are_no_html_in_markdown(folder):
@@ -351,11 +357,11 @@ def lying(path: Path) -> None:
     )
     content = {"array": header.getvalue() + bytes(64 * 2**20), "no array": bytes(64 * 2**20)}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, whole in content.items():
-            file.writestr(f"{name}.npy", whole)
+        for name, array_bytes in content.items():
+            file.writestr(f"{name}.npy", array_bytes)
     packed = bytearray(path.read_bytes())
-    for whole in content.values():
-        real = struct.pack("<I", len(whole))
+    for array_bytes in content.values():
+        real = struct.pack("<I", len(array_bytes))
         while (at := packed.find(real)) >= 0:
             packed[at : at + 4] = struct.pack("<I", 200)
     path.write_bytes(packed)

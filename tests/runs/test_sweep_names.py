@@ -110,5 +110,5 @@ def test_lines_have_the_names_of_sweeps_where_these_tell_as_much(tmp_path, confi
         run_id: RunMetadata(tmp_path / run_id, config, {"data_fingerprint": config["data"]["name"]})
         for run_id, (_, config) in configs.items()
     }
-    found, _ = words_by_run(evaluations, origins)
-    assert {run_id: "".join(parts.values()) for run_id, parts in found.items()} == words
+    words_of_runs, _ = words_by_run(evaluations, origins)
+    assert {run_id: "".join(parts.values()) for run_id, parts in words_of_runs.items()} == words

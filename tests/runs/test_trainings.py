@@ -29,28 +29,43 @@ def run(folder, losses, summary=True):
 def test_a_line_says_what_the_directory_says(tmp_path):
     # Falls by 0.3 nat per million tokens in the last fifth, whatever came before.
     falling = [9.0] * 15 + [3 - 0.03 * n for n in range(5)]
-    (one,) = training_records(
+    (training,) = training_records(
         [read_metadata(run(tmp_path / "rope-64-s3-0", falling))], {"rope-64-s3-0": "rope base=27"}
     )
-    assert one.encoding == "rope base=27"
-    assert one.end_slope == pytest.approx(-0.3) and (one.seed, one.commit, one.changed) == (
+    assert training.encoding == "rope base=27"
+    assert training.end_slope == pytest.approx(-0.3) and (
+        training.seed,
+        training.commit,
+        training.changed,
+    ) == (
         3,
         "ab" * 20,
         None,
     )
-    assert (one.validation_loss, one.weights_sha256, one.torch, one.threads) == (
+    assert (
+        training.validation_loss,
+        training.weights_sha256,
+        training.torch,
+        training.threads,
+    ) == (
         2.5,
         "cd" * 32,
         "2.13.0",
         2,
     )
-    (tmp_path / "trainings.csv").write_text(to_csv([one], Training))
-    assert from_csv(tmp_path / "trainings.csv", Training, "", "") == [one]
+    (tmp_path / "trainings.csv").write_text(to_csv([training], Training))
+    assert from_csv(tmp_path / "trainings.csv", Training, "", "") == [training]
 
 
 def test_what_is_not_there_is_empty(tmp_path):
-    (one,) = training_records([read_metadata(run(tmp_path / "rope-64-s3-0", [3.0], summary=False))])
-    assert (one.end_slope, one.validation_loss, one.weights_sha256) == (None, None, None)
+    (training,) = training_records(
+        [read_metadata(run(tmp_path / "rope-64-s3-0", [3.0], summary=False))]
+    )
+    assert (training.end_slope, training.validation_loss, training.weights_sha256) == (
+        None,
+        None,
+        None,
+    )
     (tmp_path / "rope-64-s3-0" / "train.jsonl").write_text("no json\n")
     assert training_records([read_metadata(tmp_path / "rope-64-s3-0")])[0].end_slope is None
     assert training_records([read_metadata(tmp_path / "nothing")]) == []

@@ -37,12 +37,16 @@ def test_of_documents_of_one_size_these_are_the_mean_squares_of_the_two_way_layo
     rng, (s, c) = np.random.default_rng(7), shape
     d_SC = 0.5 + rng.normal(0, 2, (s, 1)) + rng.normal(0, 3, c) + rng.normal(0, 1, shape)
     of_seeds, of_documents, of_both = mean_squares(d_SC)
-    found = estimate([(1.0, Sums(np.arange(c), np.full(c, 6), 6 * d_SC))])
-    assert found.sem**2 == pytest.approx((of_seeds + of_documents - of_both) / (s * c), rel=1e-12)
+    estimated = estimate([(1.0, Sums(np.arange(c), np.full(c, 6), 6 * d_SC))])
+    assert estimated.sem**2 == pytest.approx(
+        (of_seeds + of_documents - of_both) / (s * c), rel=1e-12
+    )
     x_C = d_SC.mean(0) - d_SC.mean()
     df = 3 * (x_C**2).sum() ** 2 / (x_C**4).sum() - 1  # of as many documents as vary alike
     parts = of_seeds**2 / (s - 1) + of_documents**2 / df + of_both**2 / (df * (s - 1))
-    assert found.df == pytest.approx((of_seeds + of_documents - of_both) ** 2 / parts, rel=1e-12)
+    assert estimated.df == pytest.approx(
+        (of_seeds + of_documents - of_both) ** 2 / parts, rel=1e-12
+    )
 
 
 def test_where_only_one_source_shows_it_stands_alone():
@@ -63,12 +67,12 @@ def test_parts_are_unbiased_for_documents_of_any_size():
     all targets.
     """
     rng, n_C = np.random.default_rng(3), np.array([40, 10, 10, 8, 6, 3, 2, 1])
-    w_C, found = n_C / n_C.sum(), []
+    w_C, variances = n_C / n_C.sum(), []
     for _ in range(2000):
         d_SC = rng.normal(0, 1, (5, 1)) + rng.normal(0, 2, 8) + rng.normal(0, 1.5, (5, 8))
-        found.append(estimate([(1.0, Sums(np.arange(8), n_C, d_SC * n_C))]).sem ** 2)
+        variances.append(estimate([(1.0, Sums(np.arange(8), n_C, d_SC * n_C))]).sem ** 2)
     truth = 1 / 5 + (w_C**2).sum() * (4 + 2.25 / 5)
-    assert np.mean(found) == pytest.approx(
+    assert np.mean(variances) == pytest.approx(
         truth, rel=0.07
     )  # 2.1 % is one standard error; parts that stand alone add a little
 
@@ -76,12 +80,15 @@ def test_parts_are_unbiased_for_documents_of_any_size():
 def test_the_rule_changes_at_five_seeds_and_terms_pair():
     rng, n_C = np.random.default_rng(4), np.arange(1, 9)
     a_SC, b_SC = rng.normal(0, 1, (2, 5, 8)) + rng.normal(0, 1, 8)
-    one, two = (Sums(np.arange(8), n_C, d_SC * n_C) for d_SC in (a_SC, b_SC))
-    both, paired = estimate([(1, one), (-1, two)]), estimate([(1, one.minus(two))])
+    sums_of_a, sums_of_b = (Sums(np.arange(8), n_C, d_SC * n_C) for d_SC in (a_SC, b_SC))
+    both, paired = (
+        estimate([(1, sums_of_a), (-1, sums_of_b)]),
+        estimate([(1, sums_of_a.minus(sums_of_b))]),
+    )
     assert (both.value, both.sem, both.df) == pytest.approx((paired.value, paired.sem, paired.df))
-    four = [(1.0, Sums(one.documents, n_C, one.totals[:4]))]
+    four = [(1.0, Sums(sums_of_a.documents, n_C, sums_of_a.totals[:4]))]
     assert ANOVA_FROM == 5 and estimate(four).df == 3 and estimate(four) == estimate(four, math.inf)
-    assert estimate([(1.0, one)]) != estimate([(1.0, one)], math.inf)
+    assert estimate([(1.0, sums_of_a)]) != estimate([(1.0, sums_of_a)], math.inf)
 
 
 @pytest.mark.parametrize("df", [1.3, 2.5, 4.01, 17.9, 250.5])
@@ -105,7 +112,7 @@ def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
     *many, few = (
         row["coverage"] for world in worlds for row in coverage(*world, 200) if row["used"]
     )
-    assert all(0.89 <= one <= 0.995 for one in many) and few >= 0.98
+    assert all(0.89 <= share <= 0.995 for share in many) and few >= 0.98
 
 
 @pytest.mark.slow

@@ -54,20 +54,24 @@ def test_the_variance_is_the_sandwich_of_cameron_gelbach_and_miller(n_seeds):
         g = len(set(cluster_N))
         shared_NN = cluster_N[:, None] == cluster_N
         parts.append(g / (g - 1) * float(e_N @ shared_NN @ e_N) / len(e_N) ** 2)
-    found = crossed(d_ST, document_T, math.inf)
-    assert found.value == pytest.approx(d_ST.mean(), rel=1e-12)
-    assert found.sem**2 == pytest.approx(max(parts[0] + parts[1] - parts[2], *parts), rel=1e-9)
-    assert (found.df, found.n_documents, found.n_targets) == (n_seeds - 1, 6, len(document_T))
-    assert found.by_seed == pytest.approx(d_ST.mean(1))
+    estimated = crossed(d_ST, document_T, math.inf)
+    assert estimated.value == pytest.approx(d_ST.mean(), rel=1e-12)
+    assert estimated.sem**2 == pytest.approx(max(parts[0] + parts[1] - parts[2], *parts), rel=1e-9)
+    assert (estimated.df, estimated.n_documents, estimated.n_targets) == (
+        n_seeds - 1,
+        6,
+        len(document_T),
+    )
+    assert estimated.by_seed == pytest.approx(d_ST.mean(1))
 
 
 def test_one_seed_is_the_interval_over_documents():
     d_ST, document_T = fabricated(np.random.default_rng(2), 1, of_document=0.5)
-    found = crossed(d_ST, document_T)
+    estimated = crossed(d_ST, document_T)
     mean, sem, g = clustered_mean(d_ST[0], document_T)
-    assert (found.value, found.sem, found.df) == pytest.approx((mean, sem, g - 1))
+    assert (estimated.value, estimated.sem, estimated.df) == pytest.approx((mean, sem, g - 1))
     assert (
-        found.over == "documents (one seed)"
+        estimated.over == "documents (one seed)"
         and crossed(np.repeat(d_ST, 2, 0), document_T).over == "seeds x documents"
     )
 
@@ -122,8 +126,11 @@ def test_terms_of_the_same_targets_are_the_paired_difference_and_of_others_the_r
     )
     # Other targets of the same documents, and a document that only one of the two has: 2 - 1 = 1
     # exactly, whatever their numbers.
-    two, one = sums(np.full((2, 5), 2.0), [0, 0, 1, 2, 2]), sums(np.ones((2, 3)), [0, 1, 1])
-    assert (estimate([(1, two), (-1, one)]).value, estimate([(1, two), (-1, one)]).sem) == (1, 0)
+    twos, ones = sums(np.full((2, 5), 2.0), [0, 0, 1, 2, 2]), sums(np.ones((2, 3)), [0, 1, 1])
+    assert (estimate([(1, twos), (-1, ones)]).value, estimate([(1, twos), (-1, ones)]).sem) == (
+        1,
+        0,
+    )
     # By hand, one seed: documents 0 and 1 have sums 1 and 5 of 2 and 1 targets, mean 2; e / n =
     # (-1, 1); g / (g - 1) = 2
     assert estimate([(3, sums([[0.0, 1.0, 5.0]], [0, 0, 1]))]).sem == pytest.approx(
@@ -136,13 +143,13 @@ def exact(value, sem=0.01, df=4):
 
 
 def test_p_is_the_alpha_at_which_the_interval_leaves_the_bound():
-    found = exact(0.5, 0.1, 4)
-    assert found.interval()[0] == pytest.approx(0.5 - 0.2776, abs=1e-4)  # printed table: 2.776
-    assert found.p_above(0.5 - 0.2776) == pytest.approx(0.05, abs=1e-4)
-    assert found.p_below(0.5 + 0.2132) == pytest.approx(0.10, abs=1e-4)  # printed table: 2.132
-    assert found.p_above(0.6) == 1
-    level = 1 - found.p_above(0.3)
-    assert found.interval(level)[0] == pytest.approx(0.3)
+    estimated = exact(0.5, 0.1, 4)
+    assert estimated.interval()[0] == pytest.approx(0.5 - 0.2776, abs=1e-4)  # printed table: 2.776
+    assert estimated.p_above(0.5 - 0.2776) == pytest.approx(0.05, abs=1e-4)
+    assert estimated.p_below(0.5 + 0.2132) == pytest.approx(0.10, abs=1e-4)  # printed table: 2.132
+    assert estimated.p_above(0.6) == 1
+    level = 1 - estimated.p_above(0.3)
+    assert estimated.interval(level)[0] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +265,8 @@ def test_usable_length_by_hand():
         96: exact(0.2),
         128: exact(0.01),
     }  # half width 0.0278
-    found = Usable(curve, 0.05)
-    assert found.interval() == (80, 96) and found.value == 96
+    usable = Usable(curve, 0.05)
+    assert usable.interval() == (80, 96) and usable.value == 96
     assert Usable(curve, 0.001).interval() == (64, 80)
     assert (
         Usable(curve, 1.0).interval() == (math.inf, math.inf)
@@ -335,8 +342,8 @@ def test_what_is_not_finite_stays_so():
 
 def test_pairing_removes_what_both_share():
     shared = np.random.default_rng(0).normal(0, 3, 100)
-    found = gained(shared, shared + 0.25, np.arange(100) // 5)
-    assert found.value == pytest.approx(0.25) and found.sem < 1e-12
+    estimated = gained(shared, shared + 0.25, np.arange(100) // 5)
+    assert estimated.value == pytest.approx(0.25) and estimated.sem < 1e-12
 
 
 def test_interval_over_seeds():
@@ -348,9 +355,9 @@ def test_interval_over_seeds():
 
 def test_gain_and_its_gate():
     full, clusters = np.zeros(4), np.arange(4)
-    found = gained(full, [0.1, 0.2, 0.3, 0.4], clusters)
-    assert found.value == pytest.approx(0.25) and found.lower > 0
-    assert found.lower == pytest.approx(
+    estimated = gained(full, [0.1, 0.2, 0.3, 0.4], clusters)
+    assert estimated.value == pytest.approx(0.25) and estimated.lower > 0
+    assert estimated.lower == pytest.approx(
         0.25 - 3.182 * np.std([0.1, 0.2, 0.3, 0.4], ddof=1) / 2, abs=1e-4
     )
     assert gained(full, [-0.1, 0.2, 0.3, 0.1], clusters).lower < 0

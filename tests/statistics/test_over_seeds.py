@@ -45,8 +45,8 @@ def test_a_value_alone_has_no_interval():
 
 
 def test_terms_add_up_with_their_weights():
-    one, other = [2.0, 4.0, 9.0], [1.0, 1.0, 1.0]
-    terms = [*seed_of(one).terms, *seed_of(other, weight=-1.0).terms]
+    values, other = [2.0, 4.0, 9.0], [1.0, 1.0, 1.0]
+    terms = [*seed_of(values).terms, *seed_of(other, weight=-1.0).terms]
     result = over_seeds([SeedValue(2.0, terms)])
     assert result.estimate.value == pytest.approx(2.0)
     paired = over_seeds([seed_of([1.0, 3.0, 8.0])])

@@ -29,12 +29,12 @@ def test_of_one_seed_the_variance_is_that_of_stratified_sampling():
     """Cochran 1977, 5.3: the sum over strata of (its share)^2 x variance / documents."""
     rng = np.random.default_rng(1)
     strata = [rng.normal(10 * h, 1 + h, n) for h, n in enumerate((2, 3, 5))]
-    found = estimate([(1.0, of_strata([values[None] for values in strata]))])
+    estimated = estimate([(1.0, of_strata([values[None] for values in strata]))])
     by_hand = sum((len(values) / 10) ** 2 * values.var(ddof=1) / len(values) for values in strata)
-    assert found.value == pytest.approx(np.concatenate(strata).mean())
-    assert (found.sem**2, found.df) == (pytest.approx(by_hand), 10 - 3)
+    assert estimated.value == pytest.approx(np.concatenate(strata).mean())
+    assert (estimated.sem**2, estimated.df) == (pytest.approx(by_hand), 10 - 3)
     mixed = estimate([(1.0, sums([np.concatenate(strata)], np.arange(10)))])
-    assert mixed.sem > 3 * found.sem and mixed.df == 9
+    assert mixed.sem > 3 * estimated.sem and mixed.df == 9
 
 
 def test_documents_of_unequal_size_have_the_ratio_estimators_residuals():
@@ -76,13 +76,13 @@ def test_of_several_seeds_the_parts_are_mean_squares_within_strata(s):
     seeds = d_SHN.mean((1, 2)).var(ddof=1) / s
     documents, both = documents_square / (s * h * n), both_square / (s * h * n)
     assert both < min(seeds, documents)
-    found = estimate([(1.0, of_strata([d_SHN[:, i] for i in range(h)]))])
-    assert found.sem**2 == pytest.approx(seeds + documents - both)
+    estimated = estimate([(1.0, of_strata([d_SHN[:, i] for i in range(h)]))])
+    assert estimated.sem**2 == pytest.approx(seeds + documents - both)
     df = h * (n - 1)
-    satterthwaite = found.sem**4 / (
+    satterthwaite = estimated.sem**4 / (
         seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
     )
-    assert found.df == (2 if s == 3 else pytest.approx(satterthwaite))
+    assert estimated.df == (2 if s == 3 else pytest.approx(satterthwaite))
 
 
 def test_the_interval_covers_the_mean_of_the_design_however_strata_differ():
@@ -149,14 +149,14 @@ def test_yarn_is_worse_than_self_extend_at_the_five_depths_of_the_needles():
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "mean", "half"),
+    ("extension", "other_extension", "mean", "half"),
     [("ntk", "yarn", 6.75, 10.54), ("streaming", "yarn", 8.60, 14.36)],
 )
-def test_of_other_depths_the_needles_decide_nothing(one, other, mean, half):
+def test_of_other_depths_the_needles_decide_nothing(extension, other_extension, mean, half):
     """Were depths drawn, the five would be clusters, with four degrees of freedom, and no interval
     would exclude zero.
     """
-    by_depth_H = (needles(one) - needles(other)).mean(axis=1)
+    by_depth_H = (needles(extension) - needles(other_extension)).mean(axis=1)
     clustered = STUDENT_T[4] * by_depth_H.std(ddof=1) / math.sqrt(5)
     assert (by_depth_H.mean(), clustered) == (
         pytest.approx(mean, abs=0.005),

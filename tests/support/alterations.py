@@ -331,7 +331,7 @@ for name, change in {
     "a training removed": lambda lines: lines.pop(0),
     "a training twice": lambda lines: lines.append(lines[0]),
     "trainings exchanged": lambda lines: [
-        one.__setitem__("config", other) for one, other in _exchanged(lines)
+        line.__setitem__("config", other) for line, other in _exchanged(lines)
     ],
 }.items():
     add(f"configs: {name}", edit_configs, change)

@@ -65,12 +65,12 @@ class Browser:
     def call(self, method: str, **parameters: object) -> dict:
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
-        own = (
+        session = (
             {"sessionId": self.session}
             if self.session and not method.startswith("Browser.")
             else {}
         )
-        os.write(self.writes, json.dumps(message | own).encode() + b"\0")
+        os.write(self.writes, json.dumps(message | session).encode() + b"\0")
         while (answer := self._read()).get("id") != self.number:
             self.events.append(answer)
         assert "error" not in answer, answer
@@ -80,8 +80,8 @@ class Browser:
         while b"\0" not in self.buffer:
             assert select.select([self.ours], [], [], 60)[0], "the browser does not answer"
             self.buffer += os.read(self.ours, 1 << 20)
-        found, _, self.buffer = self.buffer.partition(b"\0")
-        return json.loads(found)
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
 
     def open(self, address: str) -> None:
         self.events.clear()
@@ -91,11 +91,11 @@ class Browser:
 
     def run(self, script: str) -> object:
         """Value of an expression in the page, awaited."""
-        found = self.call(
+        answer = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def choose(self, name: str, value: str) -> None:
         """Choose an option as a user's change of a select or an input does."""
@@ -125,21 +125,21 @@ class Browser:
     def downloaded(self, name: str) -> bytes:
         """Content of a file that the page gave, once it is there."""
         for _ in range(200):
-            found = [path for path in self.downloads.glob(name) if path.stat().st_size]
-            if found:
-                return found[0].read_bytes()
+            files = [path for path in self.downloads.glob(name) if path.stat().st_size]
+            if files:
+                return files[0].read_bytes()
             self.run("new Promise(done => setTimeout(done, 50))")
             time.sleep(0.01)
         raise AssertionError(f"{name} did not come")
 
     @property
     def requests(self) -> list[str]:
-        asked = [
+        addresses = [
             event["params"]["request"]["url"]
             for event in self.events
             if event.get("method") == "Network.requestWillBeSent"
         ]
-        return [address for address in asked if not address.startswith("blob:")]
+        return [address for address in addresses if not address.startswith("blob:")]
 
     @property
     def problems(self) -> list[dict]:

@@ -48,8 +48,8 @@ def _remembered_content(file) -> DictConfig | ListConfig:
 def _remembered_list(
     repo, config_name, overrides_list, prepend_hydra, skip_missing
 ) -> DefaultsList:
-    asked = Overrides(repo=repo, overrides_list=overrides_list)
-    single = {id(override) for override in asked.config_overrides}
+    overrides = Overrides(repo=repo, overrides_list=overrides_list)
+    single = {id(override) for override in overrides.config_overrides}
     groups = [
         override
         for override in overrides_list
@@ -63,34 +63,34 @@ def _remembered_list(
         _sources(repo),
     )
     if key not in _known:
-        found = _create(repo, config_name, groups, prepend_hydra, skip_missing)
-        _known[key] = found, _by_list.setdefault(id(found.defaults), [])
-    found, _ = _known[key]
+        remembered = _create(repo, config_name, groups, prepend_hydra, skip_missing)
+        _known[key] = remembered, _by_list.setdefault(id(remembered.defaults), [])
+    remembered, _ = _known[key]
     return DefaultsList(
-        defaults=found.defaults,
-        defaults_tree=found.defaults_tree,
-        config_overrides=asked.config_overrides,
-        overrides=found.overrides,
+        defaults=remembered.defaults,
+        defaults_tree=remembered.defaults_tree,
+        config_overrides=overrides.config_overrides,
+        overrides=remembered.overrides,
     )
 
 
 def _remembered_config(self, defaults, repo) -> DictConfig:
-    known = _by_list.get(id(defaults))
-    if known is None:
+    composed = _by_list.get(id(defaults))
+    if composed is None:
         return _compose(self, defaults=defaults, repo=repo)
-    if not known:
-        known.append(pickle.dumps(_compose(self, defaults=defaults, repo=repo)))
-    return pickle.loads(known[0])
+    if not composed:
+        composed.append(pickle.dumps(_compose(self, defaults=defaults, repo=repo)))
+    return pickle.loads(composed[0])
 
 
 def _sources(repo) -> tuple:
     """Where yamls are looked for, and the state of all that a test may have written there."""
-    found = [tuple(sorted(ConfigStore.instance().repo["hydra"]["launcher"]))]
+    state = [tuple(sorted(ConfigStore.instance().repo["hydra"]["launcher"]))]
     for source in repo.get_sources():
-        found.append((source.provider, source.path))
+        state.append((source.provider, source.path))
         if source.scheme() == "file" and source.path != CONFIGS:
             files = sorted(Path(source.path).rglob("*.yaml"))
-            found.append(
+            state.append(
                 tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
             )
-    return tuple(found)
+    return tuple(state)

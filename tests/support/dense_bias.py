@@ -47,7 +47,7 @@ def t5(case: Case) -> Tensor:
 def kerple_bias(case: Case, prefix: str = "", form: str = "log") -> Tensor:
     """[H, L, L]."""
     a, b = (case.parameter(prefix + name) for name in ("raw_a", "raw_b"))
-    a, b = (one[case.layer % len(one)][:, None, None] for one in (a, b))
+    a, b = (parameter_H[case.layer % len(parameter_H)][:, None, None] for parameter_H in (a, b))
     distance = case.distance.clamp(min=0)
     if form == "log":
         return -torch.log(1 + a.exp()) * torch.log(1 + torch.log(1 + b.exp()) * distance)
@@ -77,9 +77,9 @@ def sandwich(case: Case) -> Tensor:
 def fire(case: Case) -> Tensor:
     n = case.layer % len(case.parameter("log_c"))
     c, threshold = case.parameter("log_c")[n].exp(), case.parameter("log_threshold")[n].exp()
-    whole = case.distance[:, :1]  # the first token lies at 0
+    from_start_T1 = case.distance[:, :1]  # the first token lies at 0
     u = torch.log(1 + c * case.distance.clamp(min=0)) / torch.log(
-        1 + c * torch.where(whole > threshold, whole, threshold)
+        1 + c * torch.where(from_start_T1 > threshold, from_start_T1, threshold)
     )
     inner, outer = f"inner.{n}", f"outer.{n}"
     hidden = (

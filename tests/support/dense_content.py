@@ -54,12 +54,12 @@ def selective_rope(case: Case) -> Tensor:
     )
     parts = case.x_TC.unflatten(-1, (case.n_head, -1))
     unit_TC = (parts / parts.norm(dim=-1, keepdim=True)).flatten(-2)
-    said = [up @ (down @ x) for x in unit_TC]
+    projected = [up @ (down @ x) for x in unit_TC]
     turned_by = torch.zeros(len(up), dtype=torch.float64)
     angles = []
     for t in range(case.length):
         for back in range(min(4, t + 1)):
-            turned_by = turned_by + kernel[3 - back] * said[t - back]
+            turned_by = turned_by + kernel[3 - back] * projected[t - back]
         angles.append(turned_by.unflatten(0, (case.n_head, -1)))
     return by_angles(case, torch.stack(angles, dim=1) * theta_of(case, 500000.0))
 

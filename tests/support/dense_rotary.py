@@ -52,9 +52,11 @@ def mistral_large4(case: Case) -> Tensor:
         for speed, a in zip(theta, case.parameter("log_scale_F").exp(), strict=True)
     ]
     (q, q_rest), (k, k_rest) = (
-        one.split([part, dim - part], dim=-1) for one in (case.q_HTD, case.k_HTD)
+        tensor_HTD.split([part, dim - part], dim=-1) for tensor_HTD in (case.q_HTD, case.k_HTD)
     )
-    halves = (torch.cat((one[..., 0::2], one[..., 1::2]), dim=-1) for one in (q, k))
+    halves = (
+        torch.cat((tensor_HTD[..., 0::2], tensor_HTD[..., 1::2]), dim=-1) for tensor_HTD in (q, k)
+    )
     moved = turned(replace(case, **dict(zip(("q_HTD", "k_HTD"), halves, strict=True))), theta)
     return case.softmax(
         case.scaled((moved + torch.einsum("hid,hjd->hij", q_rest, k_rest)) / math.sqrt(dim))
@@ -172,8 +174,10 @@ def windowed(case: Case) -> Tensor:
     """A local layer: RoPE within train_len / 2, whatever the extension and the scale."""
     i, j = grid(case.length)
     near = (j <= i) & (i - j < case.train_len // 2)
-    one = torch.ones_like(case.factor_T)
-    case = replace(case, q_pos=i, k_pos=j, visible=near, factor_T=one, extension="none", rule=None)
+    ones_T = torch.ones_like(case.factor_T)
+    case = replace(
+        case, q_pos=i, k_pos=j, visible=near, factor_T=ones_T, extension="none", rule=None
+    )
     return case.softmax(rope_scores(case))
 
 

@@ -102,10 +102,10 @@ LEARNED = ("gpt2", "opt")
 def tiny(kind: str, **changed: object) -> nn.Module:
     """A model of a family, of random weights, whose norms and biases are random too."""
     torch.manual_seed(0)
-    given = {"vocab_size": VOCAB} if kind == "gpt2" else SIZES
-    given = {**given, **FAMILIES[kind].config, **changed}
+    settings = {"vocab_size": VOCAB} if kind == "gpt2" else SIZES
+    settings = {**settings, **FAMILIES[kind].config, **changed}
     config = transformers.AutoConfig.for_model(
-        kind, **{key: value for key, value in given.items() if value is not None}
+        kind, **{key: value for key, value in settings.items() if value is not None}
     )
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if isinstance(value := getattr(config, name, None), int) and value >= config.vocab_size:
@@ -132,7 +132,7 @@ class Dense:
     extension: str
     scale: str
     theta: dict[int, list[float]]  # frequencies of each layer
-    whole: bool  # some layers see the whole text, so the extension acts on these alone
+    has_global_layers: bool  # these see the whole text, and the extension acts on them alone
 
     def __call__(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
@@ -141,11 +141,11 @@ class Dense:
     ) -> tuple[Tensor, None]:  # fmt: skip
         (heads, length, width), theta = query.shape[1:], self.theta.get(module.layer_idx)
         q, k, v = (
-            one[0].double().repeat_interleave(heads // one.shape[1], dim=0)
-            for one in (query, key, value)
+            states[0].double().repeat_interleave(heads // states.shape[1], dim=0)
+            for states in (query, key, value)
         )
         seen = attention_mask[0, 0] == 0
-        acts = not self.whole or bool(seen[-1, 0])
+        acts = not self.has_global_layers or bool(seen[-1, 0])
         extension, scale = (self.extension, self.scale) if acts else ("none", "none")
         q_pos, k_pos, visible = coordinates(extension, length, TRAIN_LEN)
         visible = visible & seen
@@ -154,7 +154,9 @@ class Dense:
         part = slice(start, start + turned)
         scores = torch.einsum("hid,hjd->hij", q, k)
         if theta is not None and module.layer_idx not in self.family.unturned:
-            a, b = (_complex(one[:, :, part], self.family.neighbours) for one in (q, k))
+            a, b = (
+                _complex(tensor_HTD[:, :, part], self.family.neighbours) for tensor_HTD in (q, k)
+            )
             if self.family.backwards:
                 a, b = a.conj(), b.conj()
             change = FREQUENCIES.get(extension)
@@ -166,8 +168,8 @@ class Dense:
             rotated = _turned_products(pairs, distance, theta)
             if extension in INTERPOLATED:
                 shorter, longer = (
-                    _turned_products(pairs, whole, theta)
-                    for whole in (distance.floor(), distance.ceil())
+                    _turned_products(pairs, whole_distance, theta)
+                    for whole_distance in (distance.floor(), distance.ceil())
                 )
                 rotated = shorter + (longer - shorter) * (distance % 1)
             rotated = rotated * self.family.amplitude**2
@@ -205,20 +207,20 @@ def _rotary(model: nn.Module) -> list[nn.Module]:
 def frequencies(model: nn.Module) -> dict[int, list[float]]:
     """Frequencies of each layer, as its rotary module holds them."""
     types = getattr(model.config, "layer_types", None) or []
-    found = {}
+    by_layer = {}
     for module in _rotary(model):
         for layer in range(model.config.num_hidden_layers):
             name = next(
                 (
-                    one
-                    for one in (f"{types[layer]}_inv_freq" if types else "", "inv_freq")
-                    if hasattr(module, one)
+                    candidate
+                    for candidate in (f"{types[layer]}_inv_freq" if types else "", "inv_freq")
+                    if hasattr(module, candidate)
                 ),
                 None,
             )
             if name:
-                found[layer] = getattr(module, name).double().tolist()
-    return found
+                by_layer[layer] = getattr(module, name).double().tolist()
+    return by_layer
 
 
 @contextmanager
@@ -277,6 +279,6 @@ def densely(
         AttentionMaskInterface._global_mapping.pop("dense_test", None)
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """Largest difference in standard deviations of what is expected."""
-    return float(((found - expected).abs().max() / expected.std()).detach())
+    return float(((actual - expected).abs().max() / expected.std()).detach())

@@ -47,15 +47,15 @@ class Popen(subprocess.Popen):
     here = False  # whether this process, itself a fork, is the one to fork
 
     def _execute_child(self, *values: object) -> None:
-        given = inspect.signature(super()._execute_child).bind(*values).arguments
-        spec = _spec(given)
+        arguments = inspect.signature(super()._execute_child).bind(*values).arguments
+        spec = _spec(arguments)
         if spec is None:
             return super()._execute_child(*values)
-        ends = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        ends = (arguments["p2cread"], arguments["c2pwrite"], arguments["errwrite"])
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
         self.pid = _fork(spec, streams) if Popen.here else _ask(spec, streams)
         self._child_created = True
-        self._close_pipe_fds(*(given[name] for name in PIPES))
+        self._close_pipe_fds(*(arguments[name] for name in PIPES))
 
 
 def run(
@@ -68,16 +68,16 @@ def run(
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if capture_output else {}
     with Popen(command, **pipes, **options) as process:
         try:
-            said = process.communicate(timeout=timeout)
+            outputs = process.communicate(timeout=timeout)
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(command, process.returncode, *said)
+    return subprocess.CompletedProcess(command, process.returncode, *outputs)
 
 
-def _spec(given: dict) -> dict | None:
+def _spec(arguments: dict) -> dict | None:
     """What a child is to be, from the arguments of Popen; None if it cannot be forked."""
-    args = given["args"]
+    args = arguments["args"]
     if (
         sys.platform != "linux"
         or isinstance(args, (str, bytes))
@@ -88,13 +88,19 @@ def _spec(given: dict) -> dict | None:
     flags = list(itertools.takewhile(("-P", "-u").__contains__, words))
     words, safe = words[len(flags) :], "-P" in flags
     flagged = words[0].startswith("-") and words[0] not in ("-c", "-m")
-    if flagged or given["shell"] or given["executable"] or given["preexec_fn"] or given["pass_fds"]:
+    if (
+        flagged
+        or arguments["shell"]
+        or arguments["executable"]
+        or arguments["preexec_fn"]
+        or arguments["pass_fds"]
+    ):
         return None
     folder, environment = (
-        os.fspath(given["cwd"] or os.getcwd()),
-        dict(os.environ if given["env"] is None else given["env"]),
+        os.fspath(arguments["cwd"] or os.getcwd()),
+        dict(os.environ if arguments["env"] is None else arguments["env"]),
     )
-    group = 0 if given["start_new_session"] else given["process_group"]
+    group = 0 if arguments["start_new_session"] else arguments["process_group"]
     return {
         "words": words,
         "safe": safe,
@@ -218,11 +224,11 @@ def _outcome(words: list[str], safe: bool) -> int:
     sys.orig_argv = [sys.executable, *filter(None, [flag]), *words]
     sys.argv = ["-c", *words[1:]] if flag == "-c" else words
     first = {"-c": "", "-m": os.getcwd(), "": str(Path(words[0]).absolute().parent)}[flag]
-    own = [
+    first_places = [
         *([] if safe else [first]),
         *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
     ]
-    sys.path[:] = [*own, *(folder for folder in sys.path if folder not in own)]
+    sys.path[:] = [*first_places, *(folder for folder in sys.path if folder not in first_places)]
     try:
         if flag == "-c":
             exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})

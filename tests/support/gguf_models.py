@@ -62,7 +62,7 @@ def write_gguf(
     tokens = [*TOKENS, *(f"<pad{i}>" for i in range(config["vocab_size"] - len(TOKENS)))][
         : config["vocab_size"]
     ]
-    said = {
+    described = {
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
@@ -75,8 +75,8 @@ def write_gguf(
         "rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
         "vocab_size": config["vocab_size"],
     }
-    said = {f"{arch}.{key}": value for key, value in said.items()}
-    said |= {
+    described = {f"{arch}.{key}": value for key, value in described.items()}
+    described |= {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,
@@ -88,7 +88,7 @@ def write_gguf(
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
     file = checkpoint.parent / f"{checkpoint.name}.{kind.name}.gguf"
     writer = gguf.GGUFWriter(file, arch)
-    for key, value in said.items():
+    for key, value in described.items():
         if isinstance(value, list):
             writer.add_array(key, value)
         elif value is not None:

@@ -115,11 +115,11 @@ def assert_equal_logits(
         plan = make_plan(
             ours.encoding, make_method(extension) if extension else None, length=length
         )
-        found, expected = ours(text_BT, plan), theirs(text_BT).logits
+        logits, expected = ours(text_BT, plan), theirs(text_BT).logits
         if relative:
-            assert (found - expected).norm() < 1e-4 * expected.norm()
+            assert (logits - expected).norm() < 1e-4 * expected.norm()
         else:
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
 SIZES = {

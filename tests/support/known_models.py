@@ -115,7 +115,7 @@ def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **opti
     """Nine windows of 64 tokens, two targets each, and a stride of 4, unless `options` of
     `evaluate` say otherwise.
     """
-    asked = {
+    settings = {
         "lengths": [16, 32, 64],
         "max_length": 64,
         "windows": 9,
@@ -130,6 +130,6 @@ def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **opti
         corpus,
         extension or NoExtension(),
         NoScale(model.encoding.shape),
-        EvaluateConfig(**asked),
+        EvaluateConfig(**settings),
         "cpu",
     )

@@ -14,18 +14,19 @@ def method_of(label: str) -> str:
 
 
 def labelled(records: list) -> list:
-    return [replace(one, facts=facts(one)) for one in records]
+    return [replace(record, facts=facts(record)) for record in records]
 
 
-def facts(one: object) -> Facts:
-    steps, extension = STEPS.search(one.encoding), getattr(one, "extension", "none")
-    own, _, parent = one.encoding.partition(" tuned from ")
+def facts(record: object) -> Facts:
+    steps, extension = STEPS.search(record.encoding), getattr(record, "extension", "none")
+    encoding_name, _, parent = record.encoding.partition(" tuned from ")
     return Facts(
-        method_of(one.encoding),
+        method_of(record.encoding),
         method_of(extension),
         trained_in=extension.endswith("(trained in)"),
         tuned_from=STEPS.sub("", parent) or None,
         steps=int(steps[1]) if steps else None,
-        line=STEPS.sub("", one.encoding),
-        keeps_encoding=bool(parent) and STEPS.sub("", parent).rpartition("-")[0] == own.split()[0],
+        line=STEPS.sub("", record.encoding),
+        keeps_encoding=bool(parent)
+        and STEPS.sub("", parent).rpartition("-")[0] == encoding_name.split()[0],
     )

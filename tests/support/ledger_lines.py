@@ -9,8 +9,8 @@ from posbench.results.sweep_names import LEDGER
 
 def read_ledger(folder: Path) -> list[dict]:
     """Its entries, oldest first; none without a ledger."""
-    found = []
+    entries = []
     for line in (folder / LEDGER).read_bytes().splitlines() if (folder / LEDGER).exists() else ():
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return [values for values in found if isinstance(values, dict)]
+            entries.append(json.loads(line))
+    return [values for values in entries if isinstance(values, dict)]

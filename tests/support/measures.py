@@ -55,13 +55,13 @@ def freq(extension: Extension, spectrum: Spectrum = ROPE, span: Span = SPAN) -> 
 
 def distances(extension: Extension, length: int, train_len: int = TRAIN_LEN) -> torch.Tensor:
     """Coordinate distance of each pair [L, L], NaN where it is not visible."""
-    found = torch.full((length, length), torch.nan, dtype=torch.float64)
+    distance_TT = torch.full((length, length), torch.nan, dtype=torch.float64)
     for band in make_plan(Rope(small_shape(train_len)), extension, length=length).layers[0].bands:
         index_T = torch.arange(length)
-        found = torch.where(
-            band.seen(index_T, index_T), band.q_pos_T[:, None] - band.k_pos_T, found
+        distance_TT = torch.where(
+            band.seen(index_T, index_T), band.q_pos_T[:, None] - band.k_pos_T, distance_TT
         )
-    return found
+    return distance_TT
 
 
 def plain(length: int) -> torch.Tensor:

@@ -80,19 +80,19 @@ OWN = {
         "codegen", {**GPTJ, "n_ctx": TRAIN_LEN}, turned=Family(share=0.5, neighbours=True)
     ),
 }
-SLOPED = tuple(kind for kind, own in OWN.items() if own.slopes)
-TURNED = tuple(kind for kind, own in OWN.items() if own.turned)
+SLOPED = tuple(kind for kind, spec in OWN.items() if spec.slopes)
+TURNED = tuple(kind for kind, spec in OWN.items() if spec.turned)
 UNLIMITED = tuple(
-    kind for kind, own in OWN.items() if own.model_type in ("bloom", "falcon")
+    kind for kind, spec in OWN.items() if spec.model_type in ("bloom", "falcon")
 )  # read longer texts as they came
 
 
 def tiny_own(kind: str, attn_implementation: str | None = None, **changed: object) -> nn.Module:
     """A model of random weights, whose norms and biases are random too."""
     torch.manual_seed(0)
-    own = OWN[kind]
+    spec = OWN[kind]
     ids = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
-    config = transformers.AutoConfig.for_model(own.model_type, **ids, **{**own.config, **changed})
+    config = transformers.AutoConfig.for_model(spec.model_type, **ids, **{**spec.config, **changed})
     chosen = {"attn_implementation": attn_implementation} if attn_implementation else {}
     model = (
         transformers.AutoModelForCausalLM.from_config(config, **chosen).eval().requires_grad_(False)
@@ -111,21 +111,21 @@ def dense_logits(
     kind: str, ids_1T: Tensor, extension: str = "none", scale: str = "none", **changed: object
 ) -> Tensor:
     """Logits [1, T, V] of a tiny model, in float64, by its own code."""
-    model, own = tiny_own(kind, **changed).double(), OWN[kind]
+    model, spec = tiny_own(kind, **changed).double(), OWN[kind]
     length = ids_1T.shape[1]
     q_pos, k_pos, visible = coordinates(extension, length, TRAIN_LEN)
     visible = visible & torch.ones(length, length, dtype=torch.bool).tril()
     factor_T = torch.ones(length, dtype=torch.float64)
     if scale in SCALES:
         factor_T = SCALES[scale](visible.sum(dim=1).double(), length, TRAIN_LEN)
-    if own.slopes is None:
-        context = _turned_densely(model, own, extension, scale, length)
+    if spec.slopes is None:
+        context = _turned_densely(model, spec, extension, scale, length)
     else:
         distance_TT = (q_pos - k_pos).double()
-        bias_HTT = torch.stack([-slope * distance_TT for slope in own.slopes]).masked_fill(
+        bias_HTT = torch.stack([-slope * distance_TT for slope in spec.slopes]).masked_fill(
             ~visible, MASKED
         )
-        context = _biased_densely(model, own.model_type, bias_HTT, factor_T)
+        context = _biased_densely(model, spec.model_type, bias_HTT, factor_T)
     with context:
         return model(ids_1T, attention_mask=torch.ones_like(ids_1T), use_cache=False).logits
 
@@ -171,14 +171,18 @@ def _multiply_queries(module: nn.Module, factor_T: Tensor) -> None:
 
 @contextmanager
 def _turned_densely(
-    model: nn.Module, own: Own, extension: str, scale: str, length: int
+    model: nn.Module, spec: Own, extension: str, scale: str, length: int
 ) -> Iterator[None]:
     base = model.base_model
     width = model.config.hidden_size // model.config.num_attention_heads
-    channels = round(own.turned.share * width)
+    channels = round(spec.turned.share * width)
     theta = [10000.0 ** (-2 * c / channels) for c in range(channels // 2)]
     dense = Dense(
-        own.turned, extension, scale, dict.fromkeys(range(len(base.h)), theta), whole=True
+        spec.turned,
+        extension,
+        scale,
+        dict.fromkeys(range(len(base.h)), theta),
+        has_global_layers=True,
     )
     causal = torch.zeros(1, 1, length, length).masked_fill(
         torch.ones(length, length).triu(1).bool(), -1.0
@@ -187,7 +191,7 @@ def _turned_densely(
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return dense(module, query, key, value, causal)[0].transpose(1, 2)
 
-    if own.model_type == "falcon":
+    if spec.model_type == "falcon":
         base.rotary_emb.register_forward_hook(
             lambda module, args, answer: (torch.ones_like(answer[0]), torch.zeros_like(answer[1]))
         )

@@ -74,10 +74,10 @@ class Pretended(TorchFunctionMode):
         if on_cuda(first) and name in ("numpy", "__array__"):
             raise Mixed("can't convert cuda:0 device type tensor to numpy")
         if name in ("to", "cpu", "cuda"):
-            found = _moved(name, *args, **kwargs)
-            if on_cuda(found) != on_cuda(first):
-                self.copies.append("to cuda" if on_cuda(found) else "to cpu")
-            return found
+            result = _moved(name, *args, **kwargs)
+            if on_cuda(result) != on_cuda(first):
+                self.copies.append("to cuda" if on_cuda(result) else "to cpu")
+            return result
         if on_cuda(first) and name in WAITING:
             self.copies.append(name)
         if name == "backward":
@@ -99,15 +99,15 @@ class Pretended(TorchFunctionMode):
         tensors = [*_tensors(args), *_tensors(kwargs.values())]
         if not self.back:
             _check(name, tensors)
-        there = _there(name, tensors) if device is None else torch.device(device).type == "cuda"
-        if there and kwargs.get("generator") is not None:
+        is_cuda = _there(name, tensors) if device is None else torch.device(device).type == "cuda"
+        if is_cuda and kwargs.get("generator") is not None:
             raise Mixed(f"{name}: expected a 'cuda' device type for generator but found 'cpu'")
-        found = func(*args, **kwargs, **({} if device is None else {"device": CPU}))
-        for tensor in _tensors([found]) if there else ():
+        result = func(*args, **kwargs, **({} if device is None else {"device": CPU}))
+        for tensor in _tensors([result]) if is_cuda else ():
             _mark(tensor)
         if name == "data" and len(args) == 2 and on_cuda(args[1]):
             _mark(first)
-        return found
+        return result
 
 
 def on_cuda(tensor: object) -> bool:
@@ -143,10 +143,10 @@ def _there(name: str, tensors: list[Tensor]) -> bool:
 
 def _check(name: str, tensors: list[Tensor]) -> None:
     """Raise Mixed where the GPU would."""
-    there, here = [t for t in tensors if on_cuda(t)], [t for t in tensors if not on_cuda(t)]
-    if not there or name in COPIES or name == "data" or (name in INDEXES and on_cuda(tensors[0])):
+    on_gpu, on_cpu = [t for t in tensors if on_cuda(t)], [t for t in tensors if not on_cuda(t)]
+    if not on_gpu or name in COPIES or name == "data" or (name in INDEXES and on_cuda(tensors[0])):
         return
-    if any(tensor.ndim or name in WHOLE for tensor in here):
+    if any(tensor.ndim or name in WHOLE for tensor in on_cpu):
         raise Mixed(
             f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu"
         )
@@ -165,10 +165,10 @@ def _moved(name: str, tensor: Tensor, *words: object, **kwargs: object) -> Tenso
             dtype = word
     before = on_cuda(tensor)
     after = before if target is None else torch.device(target).type == "cuda"
-    found = tensor if dtype is None else tensor.to(dtype)
-    if after != before and found is tensor:
-        found = tensor.clone()
-    return _mark(found) if after else found
+    moved = tensor if dtype is None else tensor.to(dtype)
+    if after != before and moved is tensor:
+        moved = tensor.clone()
+    return _mark(moved) if after else moved
 
 
 def attention(

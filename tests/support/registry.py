@@ -186,7 +186,7 @@ class Outcome:
     refused: str = ""
     fault: str = ""
     missing: str = ""  # why no tiny model of this family is made here
-    own: float = 0.0  # difference of a cache to the whole text in the model as it came
+    as_it_came: float = 0.0  # difference of a cache to the whole text in the model as it came
     parameters: int = 0
     seconds: float = 0.0
 
@@ -198,8 +198,12 @@ class Outcome:
         if self.missing:
             return f"| {self.kind} | not built | {self.missing} |"
         if self.exact:
-            own = f" (a cache as it came: {self.own:.0e})" if SAME < self.own < math.inf else ""
-            return f"| {self.kind} | exact | {', '.join(self.exact)}{own} |"
+            note = (
+                f" (a cache as it came: {self.as_it_came:.0e})"
+                if SAME < self.as_it_came < math.inf
+                else ""
+            )
+            return f"| {self.kind} | exact | {', '.join(self.exact)}{note} |"
         return f"| {self.kind} | refused | {self.refused} |"
 
 
@@ -288,7 +292,7 @@ def _extended(model: nn.Module, result: Outcome) -> None:
         return
     limit = model._posbench.train_len if model._posbench.table_name is not None else BEYOND
     posbench.restore(model)
-    result.own = _own_difference(model, _ids(min(limit, BEYOND)))
+    result.as_it_came = _own_difference(model, _ids(min(limit, BEYOND)))
     for extension, scale, target_len in METHODS:
         name = extension if scale == "none" else scale
         try:
@@ -302,11 +306,11 @@ def _extended(model: nn.Module, result: Outcome) -> None:
         except ConfigError as error:
             result.refused = result.refused or str(error)
             continue
-        allowed = max(SAME, 2 * result.own) if math.isfinite(result.own) else SAME
+        allowed = max(SAME, 2 * result.as_it_came) if math.isfinite(result.as_it_came) else SAME
         if not cached_difference <= allowed:
             result.fault = (
                 f"{name}: a cache differs by {cached_difference:.1e}, as it came by"
-                f" {result.own:.1e}"
+                f" {result.as_it_came:.1e}"
             )
             return
         result.exact.append(name)

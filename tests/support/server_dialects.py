@@ -52,7 +52,9 @@ class Scored:
 
 def entry(row: np.ndarray, token: int, most: int) -> Token:
     best = np.argsort(-row, kind="stable")[:most]
-    return Token(token, float(row[token]), [(int(one), float(row[one])) for one in best])
+    return Token(
+        token, float(row[token]), [(int(candidate), float(row[candidate])) for candidate in best]
+    )
 
 
 class Refusal(Exception):
@@ -76,7 +78,7 @@ class Dialect:
             fields,
         )
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.bos, self.eos = (self.tokenizer.token_to_id(one) for one in (BOS, EOS))
+        self.bos, self.eos = (self.tokenizer.token_to_id(marker) for marker in (BOS, EOS))
         self.routes: dict[str, Callable[[dict], dict]] = {}
         self.facts: dict[str, dict] = {}
 
@@ -106,20 +108,20 @@ class Dialect:
             f" {self.limit}.",
         )
 
-    def answer(self, one: Scored, text: str, logprobs: dict, **more: object) -> dict:
+    def answer(self, scored: Scored, text: str, logprobs: dict, **more: object) -> dict:
         usage = {
-            "prompt_tokens": len(one.ids),
-            "completion_tokens": len(one.new),
-            "total_tokens": len(one.ids) + len(one.new),
+            "prompt_tokens": len(scored.ids),
+            "completion_tokens": len(scored.new),
+            "total_tokens": len(scored.ids) + len(scored.new),
         }
         choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": "length", **more}
-        said = {
+        envelope = {
             "id": "cmpl-1",
             "object": "text_completion",
             "created": int(time.time()),
             "model": self.name,
         }
-        return {**said, "choices": [choice], "usage": usage}
+        return {**envelope, "choices": [choice], "usage": usage}
 
     def card(self, owner: str, **more: object) -> dict:
         card = {
@@ -133,8 +135,8 @@ class Dialect:
 
 
 class Vllm(Dialect):
-    def __init__(self, *given: object):
-        super().__init__(*given)
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)
         self.routes = {"/v1/completions": self.completions}
         self.facts = {"/v1/models": self.card("vllm"), "/version": {"version": "0.33.0"}}
 
@@ -150,33 +152,33 @@ class Vllm(Dialect):
                 else self.tokenizer.decode([token], skip_special_tokens=False)
             )
 
-        one, most = (
+        scored, most = (
             self.scored(self.encoded(body["prompt"], body.get("add_special_tokens", True))),
             body["logprobs"],
         )
-        tokens = one.tokens(most)
+        tokens = scored.tokens(most)
         names, tops = [named(token.id) for token in tokens], [None]
         for token in tokens[1:]:
-            own = (token.id, token.logprob)
+            chosen = (token.id, token.logprob)
             tops.append(
                 {
                     named(i): p
-                    for i, p in [own, *(pair for pair in token.top if pair[0] != token.id)][
+                    for i, p in [chosen, *(pair for pair in token.top if pair[0] != token.id)][
                         : most + 1
                     ]
                 }
             )
         offsets = np.cumsum([0, *map(len, names)])[:-1].tolist()
-        said = {
+        facts = {
             "text_offset": offsets,
             "token_logprobs": [token.logprob for token in tokens],
             "tokens": names,
             "top_logprobs": tops,
         }
         return self.answer(
-            one,
-            self.tokenizer.decode(one.ids + one.new, skip_special_tokens=False),
-            said,
+            scored,
+            self.tokenizer.decode(scored.ids + scored.new, skip_special_tokens=False),
+            facts,
             prompt_logprobs=None,
         )
 
@@ -184,8 +186,8 @@ class Vllm(Dialect):
 class Sglang(Dialect):
     guarded = "/"
 
-    def __init__(self, *given: object):
-        super().__init__(*given)
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)
         self.routes = {"/generate": self.generate}
         server = {"model_path": str(self.folder), "context_length": self.limit, "version": "0.5.23"}
         self.facts = {"/v1/models": self.card("sglang"), "/get_server_info": server}
@@ -204,32 +206,35 @@ class Sglang(Dialect):
         )
 
     def generate(self, body: dict) -> dict:
-        one = self.scored(self.encoded(body.get("input_ids") or body["text"]))
-        said = {
+        scored = self.scored(self.encoded(body.get("input_ids") or body["text"]))
+        facts = {
             "id": "1",
-            "prompt_tokens": len(one.ids),
-            "completion_tokens": len(one.new),
+            "prompt_tokens": len(scored.ids),
+            "completion_tokens": len(scored.new),
             "finish_reason": {"type": "length"},
         }
-        tokens = one.tokens(body["top_logprobs_num"])
-        for name, part in (("input", tokens[: len(one.ids)]), ("output", tokens[len(one.ids) :])):
-            said[f"{name}_token_logprobs"] = [[token.logprob, token.id, None] for token in part]
-            said[f"{name}_top_logprobs"] = [
+        tokens = scored.tokens(body["top_logprobs_num"])
+        for name, part in (
+            ("input", tokens[: len(scored.ids)]),
+            ("output", tokens[len(scored.ids) :]),
+        ):
+            facts[f"{name}_token_logprobs"] = [[token.logprob, token.id, None] for token in part]
+            facts[f"{name}_top_logprobs"] = [
                 None if token.top is None else [[p, i, None] for i, p in token.top]
                 for token in part
             ]
         return {
-            "text": self.tokenizer.decode(one.new, skip_special_tokens=False),
-            "output_ids": one.new,
-            "meta_info": said,
+            "text": self.tokenizer.decode(scored.new, skip_special_tokens=False),
+            "output_ids": scored.new,
+            "meta_info": facts,
         }
 
 
 class LlamaCpp(Dialect):
     unauthorized = {"detail": "Invalid API key"}  # noqa: RUF012 (a test changes that of one server)
 
-    def __init__(self, *given: object):
-        super().__init__(*given)
+    def __init__(self, *arguments: object):
+        super().__init__(*arguments)
         self.routes = {
             "/v1/completions": self.completions,
             "/extras/tokenize": lambda body: {"tokens": self.encoded(body["input"])},
@@ -243,12 +248,12 @@ class LlamaCpp(Dialect):
         self.turn = threading.Lock()
 
     def too_long(self, length: int) -> None:
-        said = (
+        message = (
             f"This model's maximum context length is {self.limit} tokens, however you requested"
             f" {length} tokens."
         )
         error = {
-            "message": said,
+            "message": message,
             "type": "invalid_request_error",
             "param": "messages",
             "code": "context_length_exceeded",
@@ -258,18 +263,20 @@ class LlamaCpp(Dialect):
     def completions(self, body: dict) -> dict:
         prompt, most = body["prompt"], body["logprobs"]
         if not isinstance(prompt, str):
-            said = (
+            message = (
                 "[{'type': 'string_type', 'loc': ('body', 'prompt', 'str'), 'msg': 'Input should be"
                 " a valid string'}]"
             )
-            self.refuse(500, said, "internal_server_error")
+            self.refuse(500, message, "internal_server_error")
         with self.turn:
-            one = self.scored(self.encoded(prompt))
-        if one.new == [self.eos]:
-            one.new = []
-        every = one.ids[one.ids[0] == self.bos :] + one.new
+            scored = self.scored(self.encoded(prompt))
+        if scored.new == [self.eos]:
+            scored.new = []
+        every = scored.ids[scored.ids[0] == self.bos :] + scored.new
         pairs = [
-            (token, row) for token, row in zip(every, one.rows, strict=False) if token != self.bos
+            (token, row)
+            for token, row in zip(every, scored.rows, strict=False)
+            if token != self.bos
         ]
         tokens = [entry(row, token, most) for token, row in pairs]
         tokens[0] = Token(tokens[0].id)
@@ -289,7 +296,7 @@ class LlamaCpp(Dialect):
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": tops,
         }
-        return self.answer(one, prompt + self.text(one.new), logprobs)
+        return self.answer(scored, prompt + self.text(scored.new), logprobs)
 
     def text(self, ids: list[int]) -> str:
         """Text of tokens, of which each may be a part of a character."""

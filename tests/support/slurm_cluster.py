@@ -152,14 +152,14 @@ class Cluster:
         self._until(lambda: self.call("sinfo", "-h", "-o", "%T", check=False) == "idle", "slurmd")
 
     def _run(self, name: str, *arguments: str) -> None:
-        with open(self.folder / f"{name}.said", "wb") as said:
+        with open(self.folder / f"{name}.said", "wb") as output:
             self.daemons.append(
                 subprocess.Popen(
                     [shutil.which(name, path=PATH), *arguments],
                     env={**os.environ, **self.environment},
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,  # a Ctrl-C to the tests is not meant for it
                     preexec_fn=lambda: ctypes.CDLL(None).prctl(
                         1, signal.SIGTERM
@@ -172,18 +172,20 @@ class Cluster:
         while not ready():
             dead = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
             if dead or time.monotonic() > deadline:
-                said = "\n".join(
+                output = "\n".join(
                     path.read_text(errors="replace")[-500:] for path in self.folder.glob("*.said")
                 )
-                raise Unavailable(f"no {what} ({dead or f'within {STARTS_WITHIN:.0f} s'}): {said}")
+                raise Unavailable(
+                    f"no {what} ({dead or f'within {STARTS_WITHIN:.0f} s'}): {output}"
+                )
             time.sleep(0.1)
 
 
 def _free_ports(number: int) -> list[int]:
     sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    for listener in sockets:
+        listener.bind(("127.0.0.1", 0))
+    ports = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports

@@ -42,14 +42,14 @@ def small_checkpoint(folder: Path, bos: bool = True, merges: int = 42) -> Path:
     """A folder with config.json, weights, and a tokenizer of bytes and `merges`, which writes a BOS
     before a text where `bos`.
     """
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer, made.decoder = (
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
         decoders.ByteLevel(),
     )
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = [BOS, EOS]
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         [TEXT],
         trainers.BpeTrainer(
             vocab_size=258 + merges,
@@ -59,12 +59,12 @@ def small_checkpoint(folder: Path, bos: bool = True, merges: int = 42) -> Path:
         ),
     )
     if bos:
-        made.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{BOS} $A", special_tokens=[(BOS, 0)]
         )
     length = TRAINED * FACTOR
     config = transformers.LlamaConfig(
-        vocab_size=made.get_vocab_size(),
+        vocab_size=tokenizer.get_vocab_size(),
         max_position_embeddings=length,
         rope_parameters=YARN,
         bos_token_id=0,
@@ -78,7 +78,7 @@ def small_checkpoint(folder: Path, bos: bool = True, merges: int = 42) -> Path:
             parameter.normal_(mean=float("norm" in name), std=0.05 if "norm" in name else 0.12)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    made.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     return folder

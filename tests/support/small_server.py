@@ -62,10 +62,10 @@ class SmallServer(ThreadingHTTPServer):
         pass  # a client that was killed, or a connection broken on purpose
 
     @contextlib.contextmanager
-    def counted(self, asked: Asked) -> Iterator[int]:
+    def counted(self, request: Asked) -> Iterator[int]:
         with self.lock:
             number = len(self.asked)
-            self.asked.append(asked)
+            self.asked.append(request)
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -117,10 +117,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-        asked = Asked(self.path, dict(self.headers), body)
+        request = Asked(self.path, dict(self.headers), body)
         route = self.server.dialect.routes.get(self.path)
         if route is None or self.path.startswith("/extras"):
-            self.server.looked_up.append(asked)
+            self.server.looked_up.append(request)
             if not self.refused():
                 (
                     self.say_json(404, {"detail": "Not Found"})
@@ -128,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
                     else self.say_json(200, route(body))
                 )
             return
-        with self.server.counted(asked) as number:
+        with self.server.counted(request) as number:
             if self.refused():
                 return
             time.sleep(self.server.seconds)
@@ -206,13 +206,13 @@ def valued(value: object) -> Callable[[dict], None]:
 
 
 def without_one(answer: dict) -> None:
-    for one in lists_of(answer):
-        del one[AT]
+    for entries in lists_of(answer):
+        del entries[AT]
 
 
 def one_twice(answer: dict) -> None:
-    for one in lists_of(answer):
-        one.insert(AT, one[AT])
+    for entries in lists_of(answer):
+        entries.insert(AT, entries[AT])
 
 
 def shifted(answer: dict) -> None:
@@ -231,9 +231,9 @@ def merged(answer: dict) -> None:
     not.
     """
     if "choices" in answer:
-        said = answer["choices"][0]["logprobs"]
+        logprobs = answer["choices"][0]["logprobs"]
         for name in ("tokens", "token_logprobs"):
-            said[name][AT + 1] = said[name][AT] + said[name][AT + 1]
+            logprobs[name][AT + 1] = logprobs[name][AT] + logprobs[name][AT + 1]
         answer["usage"]["prompt_tokens"] -= 1
     without_one(answer)
 

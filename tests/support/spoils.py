@@ -44,8 +44,8 @@ def with_usual(*words: str, usual: Iterable[str] = (*SMALL, *PLACES)) -> list[st
     """Words of a command line: `words`, and of the `usual` ones those whose keys they do not
     set.
     """
-    given = {word.split("=")[0] for word in words}
-    return [*words, *(word for word in usual if word.split("=")[0] not in given)]
+    typed_keys = {word.split("=")[0] for word in words}
+    return [*words, *(word for word in usual if word.split("=")[0] not in typed_keys)]
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,22 @@ class World:
 
     def files(self) -> dict[str, bytes]:
         """Every file's content, but for what records the command itself."""
-        own = ("ledger.jsonl", "failure.txt", ".lock", "digests.json", "provenance.json")
+        excluded = ("ledger.jsonl", "failure.txt", ".lock", "digests.json", "provenance.json")
         paths = [
-            path for path in sorted(self.root.rglob("*")) if path.is_file() and path.name not in own
+            path
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and path.name not in excluded
         ]
         return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in paths}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`typed` wins over SMALL and PLACES; `said` is a part of the sentence."""
+    """`typed` wins over SMALL and PLACES; `message` is a part of the sentence."""
 
     name: str
     typed: tuple[str, ...]
-    said: str
+    message: str
     code: int = 2
     spoil: Callable[[World], object] = lambda world: None
     script: str = "run"
@@ -167,8 +169,8 @@ def yaml_line(world: World, old: str, new: str) -> None:
 
 def overrides(kind: Kind, world: World) -> list[str]:
     """What is typed: the kind's own words, and the small world's for all it says nothing of."""
-    own = [word.format(run=f"runs/{world.run(0).name}") for word in kind.typed]
+    words = [word.format(run=f"runs/{world.run(0).name}") for word in kind.typed]
     pooling = kind.script == "report" and any(
-        word.startswith("runs=") for word in own
+        word.startswith("runs=") for word in words
     )  # runs= stands in place of the others
-    return with_usual(*own, usual=PLACES[1:]) if pooling else with_usual(*own)
+    return with_usual(*words, usual=PLACES[1:]) if pooling else with_usual(*words)

@@ -46,8 +46,8 @@ class WandbServer(ThreadingHTTPServer):
 
     def answer(self, path: str, body: bytes) -> dict:
         if path.endswith("/graphql"):
-            asked = json.loads(body)
-            return {"data": self.query(asked["query"], asked.get("variables") or {})}
+            request = json.loads(body)
+            return {"data": self.query(request["query"], request.get("variables") or {})}
         if path.endswith("/file_stream"):
             self.stream(self.run(path.split("/")[-2]), json.loads(body))
         elif path.startswith("/upload/"):
@@ -158,16 +158,16 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         self.server.requests += 1
         status = self.server.behave(self.path)
-        said = json.dumps(
+        content = json.dumps(
             self.server.answer(self.path, body)
             if status == 200
             else {"errors": [{"message": "no"}]}
         ).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(said)
+        self.wfile.write(content)
 
     do_GET = do_PUT = do_POST
 

@@ -104,28 +104,28 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
 
 
 def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch):
-    asked = []
+    vocab_sizes = []
     monkeypatch.setattr(
         "posbench.training.time_training.step_seconds",
-        lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5,
+        lambda cfg, vocab_size, threads: vocab_sizes.append(vocab_size) or 0.5,
     )
-    fresh, own = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
-    said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
+    fresh, our_size = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
+    cost_line = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
     reading = (
         0.5
-        * own.forward_flop(ReadVolume(10, 100, 2, 20))
-        / (6000 * own.training_flop_per_token(TRAIN_LEN))
+        * our_size.forward_flop(ReadVolume(10, 100, 2, 20))
+        / (6000 * our_size.training_flop_per_token(TRAIN_LEN))
     )
-    assert said.startswith("about 50 s of training by some steps made just now, ") and seconds(
-        said
+    assert cost_line.startswith("about 50 s of training by some steps made just now, ") and seconds(
+        cost_line
     ) == round(reading)
-    assert " of evaluation by arithmetic from trainings" in said
+    assert " of evaluation by arithmetic from trainings" in cost_line
     large = [job(tmp_path, "a-16-s0-0000000001", model={"d_model": 4096, "d_ff": 16384})]
-    assert "unknown time of training" in cost(large, large, [])[1] and asked == [
+    assert "unknown time of training" in cost(large, large, [])[1] and vocab_sizes == [
         256
     ]  # a step of it would take long itself
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL)
-    assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and asked == [
+    assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and vocab_sizes == [
         256
     ]  # a stored training is known better
 
@@ -171,10 +171,10 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     measured(tmp_path, "a-16-s0-0000000002", 50.0, OTHER)
     (tmp_path / "a-16-s0-0000000002" / "train.json").with_name("failure.txt").touch()
     fresh = [job(tmp_path, "a-16-s0-0000000003", jobs=2)]
-    _, said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])
+    _, cost_line = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])
     # 600,000 tokens at 5,000 a second; the same length of the same method; jobs=2 has nothing to
     # divide
-    training, evaluation = said.split(", ")
+    training, evaluation = cost_line.split(", ")
     assert training == "about 2 min of training by runs of this model size"
     assert (
         evaluation
@@ -187,8 +187,8 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     )
     assert "picture" not in cost(both, both, [], 2)[1]
     assert "a first picture, of 2 models, after about 2 min; " in cost(both * 2, both * 2, [], 2)[1]
-    _, said = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
-    assert said.startswith("about 2 min of evaluation")  # 100 s
+    _, cost_line = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
+    assert cost_line.startswith("about 2 min of evaluation")  # 100 s
     other = job(tmp_path, "a-16-s0-0000000004", model=OTHER)
     assert (
         "about 3.3 h of training by runs of this model size; 145.8 MiB"
@@ -209,31 +209,31 @@ def seconds(line: str) -> float:
 def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, pi=1.0)
     large = job(tmp_path, "a-16-s0-0000000002", model=OTHER)
-    (_, said), (_, alike) = (
-        cost([one], [one], [(one, cell(PI), [100])])
-        for one in (large, job(tmp_path, "a-16-s0-0000000003"))
+    (_, cost_line), (_, alike) = (
+        cost([fresh_job], [fresh_job], [(fresh_job, cell(PI), [100])])
+        for fresh_job in (large, job(tmp_path, "a-16-s0-0000000003"))
     )
     assert (
-        "of training by runs of other sizes, " in said
-        and "of evaluation by arithmetic from trainings; " in said
+        "of training by runs of other sizes, " in cost_line
+        and "of evaluation by arithmetic from trainings; " in cost_line
     )
     few, many = size(MODEL), size(OTHER)
-    one = ReadVolume(10, 100, 2, 20)
+    volume = ReadVolume(10, 100, 2, 20)
     assert (
-        seconds(said)
+        seconds(cost_line)
         == pytest.approx(
-            many.forward_flop(one) / (5000 * few.training_flop_per_token(TRAIN_LEN)), abs=30
+            many.forward_flop(volume) / (5000 * few.training_flop_per_token(TRAIN_LEN)), abs=30
         )
         and seconds(alike) == 1
     )
-    assert f"{(4 * many.parameters + 8 * 20) / 2**20:.1f} MiB" in said
+    assert f"{(4 * many.parameters + 8 * 20) / 2**20:.1f} MiB" in cost_line
     measured(
         tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, pi=0.9
     )  # over at once: no measure of long work
-    there = [job(tmp_path / "other", "a-16-s0-0000000004")]
+    elsewhere = [job(tmp_path / "other", "a-16-s0-0000000004")]
     assert (
         "of evaluation by arithmetic from trainings; "
-        in cost(there, [], [(there[0], cell(PI), [900])])[1]
+        in cost(elsewhere, [], [(elsewhere[0], cell(PI), [900])])[1]
     )
 
 
@@ -242,19 +242,19 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     tokens.
     """
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, pi=1.0)
-    known, floor = (
+    stored_job, floor = (
         job(tmp_path, "a-16-s0-0000000001"),
         cell({"_target_": RECOMPUTE, "window": None}),
     )
-    first, said = cost([known], [], [(known, floor, [100, 900])])
+    first, cost_line = cost([stored_job], [], [(stored_job, floor, [100, 900])])
     assert first.endswith("1 evaluation, 320 tokens")  # both lengths read the same, once
     model = size(MODEL)
-    assert seconds(said) == round(
+    assert seconds(cost_line) == round(
         model.forward_flop(ReadVolume(20, 16, 1, 20))
         / model.forward_flop(ReadVolume(10, 100, 2, 20))
     )
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, floor=60.0)
-    assert cost([known], [], [(known, floor, [100])])[1].startswith(
+    assert cost([stored_job], [], [(stored_job, floor, [100])])[1].startswith(
         "about 60 s of evaluation by stored"
     )
 
@@ -264,12 +264,12 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     [("none", {900: 900, 100: 900, 50: 900}), ("pi", {900: 900, 100: 100, 50: 50})],
 )
 def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path, extension, read):
-    known = job(tmp_path, "b", encoding=node("encoding", "rope"))
-    one = replace(
+    stored_job = job(tmp_path, "b", encoding=node("encoding", "rope"))
+    by_position = replace(
         cell(node("extension", extension), "by_position"),
         scale_attention=node("scale_attention", "none"),
     )
-    first = cost([known], [], [(known, one, [50, 100, 900])])[0]
+    first = cost([stored_job], [], [(stored_job, by_position, [50, 100, 900])])[0]
     assert first.endswith(f"1 evaluation, {10 * sum(set(read.values())):,} tokens")
 
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL)
@@ -281,7 +281,7 @@ def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path
     ]
     config = {
         "protocol": "by_position",
-        "extension": one.extension,
+        "extension": by_position.extension,
         "scale_attention": NONE,
         "evaluate": EVALUATE,
     }
@@ -294,7 +294,7 @@ def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path
             }
         )
     )
-    again = cost([known], [], [(known, one, [50, 100, 900])])[1]
+    again = cost([stored_job], [], [(stored_job, by_position, [50, 100, 900])])[1]
     assert seconds(again) == pytest.approx(sum(set(read.values())) / 20, abs=1)
 
 
@@ -310,9 +310,9 @@ def test_parameters_are_those_of_the_model(tmp_path):
         cfg = JobConfig(
             model=ModelConfig(d_model=64, **model), data={"tokenizer": "bytes", "bos": bos}
         )
-        made = make_model(cfg, 256 + bos)
+        gpt = make_model(cfg, 256 + bos)
         assert model_size(cfg).parameters == sum(
-            one.numel() for name, one in made.named_parameters() if "norm" not in name
+            parameter.numel() for name, parameter in gpt.named_parameters() if "norm" not in name
         )
 
 
@@ -320,28 +320,28 @@ def test_parameters_are_those_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        one.name
-        for one in pkgutil.iter_modules(evaluators.__path__)
-        if not protocol(one.name).needs_questions
+        module.name
+        for module in pkgutil.iter_modules(evaluators.__path__)
+        if not protocol(module.name).needs_questions
     ],
 )
 def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
-    found = evaluation(
+    scorer = evaluation(
         RecomputeWindow() if floor else None,
         windows=32,
         stride=4,
         floor_block=floor or None,
         key_context=4,
     )
-    found.corpus.test = text([3000] * 6)
-    evaluator = protocol(name)(found)
+    scorer.corpus.test = text([3000] * 6)
+    evaluator = protocol(name)(scorer)
     for length in (16, 24, 64):
         if floor and name in ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script"):
             continue  # they read one text at once
-        fed = found.fed_length(length)
-        told = type(evaluator).read_volume(found.config, TRAIN_LEN, length, fed)
-        assert told.total_tokens == pytest.approx(evaluator.tokens_to_read(length), rel=0.1)
-        volumes = type(evaluator).read_volumes_first(found.config, TRAIN_LEN)
+        fed = scorer.fed_length(length)
+        reading = type(evaluator).read_volume(scorer.config, TRAIN_LEN, length, fed)
+        assert reading.total_tokens == pytest.approx(evaluator.tokens_to_read(length), rel=0.1)
+        volumes = type(evaluator).read_volumes_first(scorer.config, TRAIN_LEN)
         first = sum(volume.total_tokens for volume in volumes)
         assert first == pytest.approx(evaluator.tokens_to_read_first(), rel=0.1)
         assert bool(first) == (name == "longppl")
@@ -349,7 +349,9 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
             "repeat",
             "longppl",
         ):  # of these there are at most so many: longppl keeps its key tokens
-            assert told.total_losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
+            assert reading.total_losses == pytest.approx(
+                evaluator.run(length)[1]["nll"].size, rel=0.1
+            )
 
 
 def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
@@ -359,7 +361,7 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
         for word in typed
         if word.startswith("train.length=") or not word.startswith(("model.", "train."))
     ]
-    said = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", *words).stdout
+    output = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", *words).stdout
     none = call(
         capfd,
         tmp_path,
@@ -371,10 +373,10 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
         *words,
     ).stdout
     assert "  no checkpoint to take, since nothing is left to evaluate" in none
-    assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
+    assert "to train" not in output and "trainings" not in output and "checkpoint to take" in output
     assert (
-        "\n1 of 1 checkpoints to take; 1 evaluation and 2 floor windows" in said
-        and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
+        "\n1 of 1 checkpoints to take; 1 evaluation and 2 floor windows" in output
+        and output.endswith("by one layer measured just now; 0.0 MiB of disk\n")
     )
 
 
@@ -402,23 +404,23 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     measured(
         tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, ntk=0.5
     )  # over at once
-    asked = []
+    measurements = []
 
     class FakeSpeed:
         """A machine with other work on it, which needs 36 s for a token of every text."""
 
         def __init__(self, cfg, vocab_size, dtype):
-            asked.append((vocab_size, dtype))
+            measurements.append((vocab_size, dtype))
 
         def seconds(self, reading, extension, scale):
-            asked.append((reading.tokens_per_text, reading.texts, method_name(extension)))
+            measurements.append((reading.tokens_per_text, reading.texts, method_name(extension)))
             return 36.0 * reading.tokens_per_text
 
     monkeypatch.setattr("posbench.evaluation.speed_of_evaluation.EvaluationSpeed", FakeSpeed)
 
-    def told(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
+    def cost_line(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
         job, settings = checkpoint(tmp_path, dtype)
-        asked.clear()
+        measurements.clear()
         cells = [
             EvaluationCell(
                 "fixed_targets",
@@ -430,15 +432,15 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
                 Path("nowhere"),
             )
         ]
-        return cost([job], [job], [(job, one, lengths) for one in cells])[1]
+        return cost([job], [job], [(job, evaluated, lengths) for evaluated in cells])[1]
 
-    assert told(NTK, [100]).startswith(
+    assert cost_line(NTK, [100]).startswith(
         "about 60 min of evaluation by one layer measured just now; "
     )
-    assert told(PI, [120, 200]).startswith(
+    assert cost_line(PI, [120, 200]).startswith(
         "about 3.2 h of evaluation by one layer measured just now; "
     )
-    assert asked == [(300, "fp32"), (120, 10, "pi"), (200, 10, "pi")]
+    assert measurements == [(300, "fp32"), (120, 10, "pi"), (200, 10, "pi")]
 
     # The texts of its floor are short.
     measured(
@@ -450,16 +452,18 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
         floor=5.0,
     )
     assert (
-        told(PI, [100]).startswith(
+        cost_line(PI, [100]).startswith(
             "about 72 s of evaluation by stored evaluations of texts like these; "
         )
-        and not asked
+        and not measurements
     )
-    assert told(NTK, [200]).startswith("about 2.0 h of evaluation by one layer measured just now; ")
-    assert asked == [(300, "fp32"), (200, 10, "ntk")]
-    assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[
-        0
-    ] == (300, "bf16")
+    assert cost_line(NTK, [200]).startswith(
+        "about 2.0 h of evaluation by one layer measured just now; "
+    )
+    assert measurements == [(300, "fp32"), (200, 10, "ntk")]
+    assert cost_line(PI, [100], "bf16").startswith(
+        "about 60 min of evaluation by one layer"
+    ) and measurements[0] == (300, "bf16")
 
 
 def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
@@ -481,13 +485,13 @@ def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
         for task, depth, seconds in took
     ]
     file.write_text(json.dumps(content))
-    asked, settings = checkpoint(tmp_path)
+    checkpoint_job, settings = checkpoint(tmp_path)
     line = cost(
-        [asked],
-        [asked],
+        [checkpoint_job],
+        [checkpoint_job],
         [
             (
-                asked,
+                checkpoint_job,
                 EvaluationCell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")),
                 [100],
             )
@@ -518,9 +522,9 @@ def typed(tmp_path, text_folder):
 
 
 def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed, monkeypatch):
-    asked = ["-m", "encoding=none,alibi", "extension=ntk,none", "evaluate.lengths=[16]", *typed]
-    asked.remove("evaluate.lengths=[16,32]")
-    few = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
+    words = ["-m", "encoding=none,alibi", "extension=ntk,none", "evaluate.lengths=[16]", *typed]
+    words.remove("evaluate.lengths=[16,32]")
+    few = call(capfd, tmp_path, "run", *words).stdout.splitlines()
     assert (
         sum("to train" in line for line in few) == 2
         and sum(": lengths 16" in line for line in few) == 2
@@ -530,7 +534,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
         and sum("refused: encoding=alibi" in line for line in few) == 1
     )
     monkeypatch.setattr(dry, "MANY", 5)
-    many = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
+    many = call(capfd, tmp_path, "run", *words).stdout.splitlines()
     assert len(many) == 2 + 2 + 2 and many[-2] == few[-2]
     assert many[0].endswith(
         "to train; 1 evaluation and 2 floor windows to make, 1 evaluation left out"
@@ -539,7 +543,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["encoding=alibi", "extension=ntk"], 2, "encoding=alibi"),
         (
@@ -557,12 +561,12 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
         (["encoding=none", "extension=ntk", "device=cuda:99"], 0, ""),  # nothing is done there
     ],
 )
-def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, code, said):
+def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, code, message):
     done = call(capfd, tmp_path, "run", *with_usual(*words, usual=typed))
     assert done.returncode == code, done
     assert (
-        done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said)
-        and said in done.stderr
+        done.stderr.count("\n") == done.stderr.count("refused: ") == bool(message)
+        and message in done.stderr
     )
 
 
@@ -570,9 +574,9 @@ def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_
     tmp_path, capfd, typed
 ):
     typed = [word for word in typed if not word.startswith("evaluate.lengths=")]
-    asked = ["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[16,120]"]
+    words = ["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[16,120]"]
     dry, run = (
-        call(capfd, tmp_path, "run", *asked, *typed, f"dry={word}") for word in ("true", "false")
+        call(capfd, tmp_path, "run", *words, *typed, f"dry={word}") for word in ("true", "false")
     )
     assert (
         dry.returncode == run.returncode == 2

@@ -19,17 +19,21 @@ JOB = SimpleNamespace(
 
 @pytest.mark.parametrize("name", ["fixed_targets", "by_position", "longppl"])
 def test_work_is_that_of_the_tokens_at_their_lengths(name):
-    one = protocol(name)(
+    evaluator = protocol(name)(
         evaluation(windows=18, lengths=[16, 64], key_gain=0.001, key_loss=20.0, key_context=4)
     )
-    told = progress_of(JOB, [one], [[16, 64]])
-    texts, first = one.lengths_by_text([16, 64]), one.tokens_to_read_first()
-    assert told.total == sum(map(one.tokens_to_read, texts)) + first
-    work = sum(one.tokens_to_read(text) * flop_per_token(JOB, one, text) for text in texts)
-    assert told.work == pytest.approx(work + first * flop_per_token(JOB, one, min(texts)))
-    assert flop_per_token(JOB, one, 64) > flop_per_token(JOB, one, 16) * 1.01
+    progress = progress_of(JOB, [evaluator], [[16, 64]])
+    texts, first = evaluator.lengths_by_text([16, 64]), evaluator.tokens_to_read_first()
+    assert progress.total == sum(map(evaluator.tokens_to_read, texts)) + first
+    work = sum(
+        evaluator.tokens_to_read(text) * flop_per_token(JOB, evaluator, text) for text in texts
+    )
+    assert progress.work == pytest.approx(work + first * flop_per_token(JOB, evaluator, min(texts)))
+    assert flop_per_token(JOB, evaluator, 64) > flop_per_token(JOB, evaluator, 16) * 1.01
 
 
 def test_a_text_of_its_own_for_each_target_counts_at_its_length():
-    one = protocol("fixed_targets")(evaluation(RecomputeWindow(), windows=18, lengths=[16, 64]))
-    assert flop_per_token(JOB, one, 64) == flop_per_token(JOB, one, 16)
+    evaluator = protocol("fixed_targets")(
+        evaluation(RecomputeWindow(), windows=18, lengths=[16, 64])
+    )
+    assert flop_per_token(JOB, evaluator, 64) == flop_per_token(JOB, evaluator, 16)

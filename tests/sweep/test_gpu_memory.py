@@ -12,13 +12,13 @@ from posbench.sweep.child_processes import CUDA_CONTEXT_BYTES, fitting_on_gpu, n
 
 @pytest.fixture
 def job():
-    def made(
+    def job_with(
         device: str = "cuda", finished: bool = False, **changes: ModelConfig | TrainConfig
     ) -> SimpleNamespace:
         cfg = JobConfig(data={"tokenizer": "bpe", "vocab_size": 1024}, device=device, **changes)
         return SimpleNamespace(config=cfg, run=SimpleNamespace(finished=finished))
 
-    return made
+    return job_with
 
 
 def card(monkeypatch, mib: str | Exception) -> None:
@@ -34,19 +34,19 @@ def card(monkeypatch, mib: str | Exception) -> None:
 def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(
     job, monkeypatch, capsys
 ):
-    one = job()
-    card(monkeypatch, f"{4 * needed_gpu_bytes(one) // 2**20 + 1}\n81559\n")
-    assert fitting_on_gpu([one], 4) == 4 and not capsys.readouterr().err
-    assert fitting_on_gpu([one, job(device="auto")], 9) == 4
+    training = job()
+    card(monkeypatch, f"{4 * needed_gpu_bytes(training) // 2**20 + 1}\n81559\n")
+    assert fitting_on_gpu([training], 4) == 4 and not capsys.readouterr().err
+    assert fitting_on_gpu([training, job(device="auto")], 9) == 4
     assert "9 trainings at a time need about" in capsys.readouterr().err
-    assert fitting_on_gpu([job(device="cpu")], 9) == 9 and fitting_on_gpu([one], 1) == 1
+    assert fitting_on_gpu([job(device="cpu")], 9) == 9 and fitting_on_gpu([training], 1) == 1
 
 
 @pytest.mark.parametrize(
-    "said", ["[N/A]", "", OSError("no such program"), subprocess.TimeoutExpired("nvidia-smi", 20)]
+    "answer", ["[N/A]", "", OSError("no such program"), subprocess.TimeoutExpired("nvidia-smi", 20)]
 )
-def test_a_card_that_tells_nothing_changes_nothing(job, monkeypatch, said):
-    card(monkeypatch, said)
+def test_a_card_that_tells_nothing_changes_nothing(job, monkeypatch, answer):
+    card(monkeypatch, answer)
     assert fitting_on_gpu([job()], 64) == 64
 
 

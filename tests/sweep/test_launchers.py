@@ -44,10 +44,10 @@ def settings(name: str, folder: Path = Path("/nowhere")) -> dict:
 
 def ended(cli: Cli) -> dict[str, list[str]]:
     """What the ledger says of each run."""
-    found: dict[str, list[str]] = {}
+    statuses: dict[str, list[str]] = {}
     for line in read_ledger(cli.folder / "runs"):
-        found.setdefault(line["run_id"], []).append(line["status"])
-    return found
+        statuses.setdefault(line["run_id"], []).append(line["status"])
+    return statuses
 
 
 def test_joblib_makes_each_training_of_24_cells_once_and_for_an_experiment_too(cli):
@@ -101,14 +101,16 @@ def test_a_failing_training_costs_no_other(cli, launcher):
 
 
 def test_a_launcher_says_how_many_run_at_a_time(monkeypatch):
-    asked = []
+    parallels = []
     monkeypatch.setattr(
-        launching, "run_jobs", lambda jobs, parallel, command, done: asked.append(parallel) or []
+        launching,
+        "run_jobs",
+        lambda jobs, parallel, command, done: parallels.append(parallel) or [],
     )
     monkeypatch.setattr("joblib.effective_n_jobs", lambda n_jobs: 8 if n_jobs == -1 else n_jobs)
     for name in ("grid", "basic", "joblib"):
         launch([], settings(name), "")
-    assert asked == [3, 1, 8]
+    assert parallels == [3, 1, 8]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -167,7 +169,7 @@ def test_an_array_has_a_task_for_each_training_and_every_setting_of_the_yaml(slu
     tasks = queue.submit([slurm.job(name) for name in ("a", "b", "c")])
     assert [task.id for task in tasks] == ["7_0", "7_1", "7_2"]
     sent = (slurm.folder / "sent").read_text()
-    wanted = (
+    expected_lines = (
         "array=0-2%3",
         "partition=gpu",
         "mem=8GB",
@@ -176,7 +178,7 @@ def test_an_array_has_a_task_for_each_training_and_every_setting_of_the_yaml(slu
         "time=240",
         "cpus-per-task=4",
     )
-    assert [line for line in wanted if f"#SBATCH --{line}" not in sent] == []
+    assert [line for line in expected_lines if f"#SBATCH --{line}" not in sent] == []
     assert "srun" in sent and sent.count("--cpus-per-task=4") == 2
 
 
@@ -188,8 +190,8 @@ def test_a_task_in_the_queue_is_not_submitted_again(slurm):
     first, _ = cluster_queue.Queue(launcher, "the command").submit(jobs)
     (slurm.folder / "queue").write_text("7_0|PENDING\n7_1|CANCELLED\n3_N/A|RUNNING\n")
     left = list(jobs)
-    (found,) = cluster_queue.Queue(launcher, "the command").attach(left)
-    assert found.id == "7_0" and found.spec == first.spec and left == jobs[1:]
+    (task,) = cluster_queue.Queue(launcher, "the command").attach(left)
+    assert task.id == "7_0" and task.spec == first.spec and left == jobs[1:]
     changed = slurm.job("a", seed=1)
     assert not cluster_queue.Queue(launcher, "the command").attach([changed])
 
@@ -204,8 +206,8 @@ def test_a_task_is_given_up_only_when_the_cluster_says_so(slurm, monkeypatch):
     (slurm.folder / "queue").unlink()  # squeue fails
     assert queue.ended(tasks) == [] and queue.ended(tasks) == []
     (slurm.folder / "queue").write_text("7_0|OUT_OF_MEMORY\n7_1|RUNNING\n")
-    found = queue.ended(tasks) or queue.ended(tasks)
-    ((task, result),) = found
+    ended_tasks = queue.ended(tasks) or queue.ended(tasks)
+    ((task, result),) = ended_tasks
     assert task is tasks[0] and "task 7_0 ended as OUT_OF_MEMORY" in result.failures[0].reason
     assert result.file.exists() and read_ledger(slurm.folder)[-1]["status"] == "failed"
 
@@ -237,5 +239,5 @@ def test_a_task_that_cannot_run_says_so(tmp_path):
         )
     )
     Task()(str(spec))
-    said = json.loads((tmp_path / "spec.json.outcome").read_text())
-    assert said["code"] == 2 and "holds no training" in said["outcomes"][0]["reason"]
+    outcome = json.loads((tmp_path / "spec.json.outcome").read_text())
+    assert outcome["code"] == 2 and "holds no training" in outcome["outcomes"][0]["reason"]

@@ -47,9 +47,15 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
     ]
     ledger.record([result(tmp_path / "runs", *outcomes)], "python scripts/run.py 'a b'")
     ledger.record([result(tmp_path / "runs", Outcome("", "failed", "Why."))], "again")
-    found = read_ledger(tmp_path / "runs")
-    assert [values["status"] for values in found] == ["ok", "skipped", "noop", "refused", "failed"]
-    assert set(found[0]) == {
+    entries = read_ledger(tmp_path / "runs")
+    assert [values["status"] for values in entries] == [
+        "ok",
+        "skipped",
+        "noop",
+        "refused",
+        "failed",
+    ]
+    assert set(entries[0]) == {
         "time",
         "command",
         "run_id",
@@ -61,16 +67,16 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
         "name",
     }
     assert (
-        found[0]["seconds"] == 1.235
-        and found[0]["time"].endswith("+00:00")
-        and found[0]["command"].endswith("'a b'")
+        entries[0]["seconds"] == 1.235
+        and entries[0]["time"].endswith("+00:00")
+        and entries[0]["command"].endswith("'a b'")
     )
-    assert (found[4]["command"], found[4]["run_id"], found[4]["reason"]) == (
+    assert (entries[4]["command"], entries[4]["run_id"], entries[4]["reason"]) == (
         "again",
         "rope-16-s0-0123456789",
         "Why.",
     )
-    assert found[4]["file"] == str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt")
+    assert entries[4]["file"] == str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt")
 
 
 def _write(folder: str, writer: int) -> None:
@@ -92,10 +98,10 @@ def test_lines_of_several_writers_never_mix(tmp_path):
     for writer in writers:
         writer.join()
     raw = [line for line in (tmp_path / ledger.LEDGER).read_text().splitlines() if line]
-    found = read_ledger(tmp_path)
-    assert len(raw) == len(found) == 800
+    entries = read_ledger(tmp_path)
+    assert len(raw) == len(entries) == 800
     for i in range(4):
-        assert [values["number"] for values in found if values["writer"] == i] == list(range(200))
+        assert [values["number"] for values in entries if values["writer"] == i] == list(range(200))
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path):
@@ -135,7 +141,7 @@ TRACEBACK = [
 
 
 @pytest.mark.parametrize(
-    ("code", "tail", "said"),
+    ("code", "tail", "reason"),
     [
         (137, [], "ended by SIGKILL (the system may have run out of memory)"),
         (139, ["Fatal Python error: Segmentation fault"], "ended by SIGSEGV"),
@@ -157,8 +163,8 @@ TRACEBACK = [
         ),
     ],
 )
-def test_why_a_child_ended(code, tail, said):
-    assert ledger.why_ended(code, tail).startswith(said)
+def test_why_a_child_ended(code, tail, reason):
+    assert ledger.why_ended(code, tail).startswith(reason)
 
 
 def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
@@ -216,14 +222,14 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
         assert shown.feed(f"line of {i}\n".encode(), "rope") == f"line of {i}"
         shown.finish(ended("rope", 60.0, *[Outcome("", "failed", "no luck")] * (i == 1)))
     shown.close()
-    said = capsys.readouterr().err.splitlines()
-    assert said[:3] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [
         "[rope] line of 0",
         "sweep 3/6 jobs  failed 0  1m30s left",
         "[rope] line of 1",
     ]
-    assert said[3:5] == ["failed: rope: no luck", "sweep 4/6 jobs  failed 1  1m00s left"]
-    assert len(said) == 9 and said[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
+    assert lines[3:5] == ["failed: rope: no luck", "sweep 4/6 jobs  failed 1  1m00s left"]
+    assert len(lines) == 9 and lines[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
 
 
 def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what_they_say(clock):
@@ -274,16 +280,16 @@ def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
         for _ in range(20):
             clock.now += 3
             bar.update(1, loss=2.5)
-    said = [live.read_line(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
-    assert said[-1] == ("train 20/20 steps  loss 2.5  took 1m00s", None, True)
+    lines = [live.read_line(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
+    assert lines[-1] == ("train 20/20 steps  loss 2.5  took 1m00s", None, True)
     assert (
-        said[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines")
-        and len(said) == {"terminal": 21, "lines": 10}[place]
+        lines[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines")
+        and len(lines) == {"terminal": 21, "lines": 10}[place]
     )
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "text"),
     [
         (b"one\n", "one"),
         (b"10%\r20%\r30%\r\n", "30%"),
@@ -292,8 +298,8 @@ def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
         (b'{"progress": "train"}\n', '{"progress": "train"}'),
     ],
 )
-def test_any_other_line_of_a_child_stays_as_text(raw, said):
-    assert live.read_line(raw) == (said, None, True)
+def test_any_other_line_of_a_child_stays_as_text(raw, text):
+    assert live.read_line(raw) == (text, None, True)
 
 
 def unstarted(folder: Path, seed: int) -> Job:
@@ -344,12 +350,12 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(
     assert (
         parallel > 1 or Ends.started[-1] == 1
     )  # a busy one has a second turn, taken from the queue after all others
-    said = {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)}
+    reasons = {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)}
     codes = {
         f"rope-{seed}": f"ended with exit code {code} before it was done"
         for seed, code in ((0, 0), (1, BUSY), (2, 2))
     }
-    assert said.pop("rope-3").startswith("ended by SIGSEGV;") and said == {
+    assert reasons.pop("rope-3").startswith("ended by SIGSEGV;") and reasons == {
         **codes,
         "rope-4": "could not be run: no more processes",
     }
@@ -375,11 +381,11 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
     jobs = [unstarted(tmp_path, seed) for seed in (0, 1)]
     with pytest.raises(KeyboardInterrupt):
         sweep.run_jobs(jobs, 1, "the command")
-    found = {
+    endings = {
         values["run_id"]: (values["status"], values["reason"].split(":")[0].split(";")[0])
         for values in read_ledger(tmp_path)
     }
-    assert found == {
+    assert endings == {
         "rope-0": ("interrupted", "ended by SIGTERM"),
         "rope-1": ("interrupted", "not started"),
     }

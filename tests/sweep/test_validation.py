@@ -82,17 +82,17 @@ def test_the_losses_are_those_of_an_evaluation_and_change_no_weight(cli):  # noq
 
 
 def test_a_kept_step_is_the_training_that_ends_there(cli, monkeypatch):  # noqa: F811
-    kept = trained(cli, *WATCHED)
-    assert set(kept) == {"", "1", "3"}
-    assert [validations(kept[name]).keys() for name in ("1", "3")] == [{1}, {1, 2, 3}]
-    found = {name: (weights_of(run), log_of(run)) for name, run in kept.items()}
-    assert len({sha256 for sha256, _ in found.values()}) == 3
-    assert [read_json(kept[name] / "train.json")["steps"] for name in kept] == [4, 1, 3]
+    runs = trained(cli, *WATCHED)
+    assert set(runs) == {"", "1", "3"}
+    assert [validations(runs[name]).keys() for name in ("1", "3")] == [{1}, {1, 2, 3}]
+    contents = {name: (weights_of(run), log_of(run)) for name, run in runs.items()}
+    assert len({sha256 for sha256, _ in contents.values()}) == 3
+    assert [read_json(runs[name] / "train.json")["steps"] for name in runs] == [4, 1, 3]
     alone = trained(cli, *WATCHED[:2], "train.validate_every=2", "step=3", "results_dir=alone")
     (direct,) = (cli.folder / "alone").glob("rope-*")  # no other training is made for it
-    assert alone == kept and direct.name == kept["3"].name
-    assert weights_of(direct) == found["3"][0]
-    assert log_of(direct)[-1] == found["3"][1][-1]
+    assert alone == runs and direct.name == runs["3"].name
+    assert weights_of(direct) == contents["3"][0]
+    assert log_of(direct)[-1] == contents["3"][1][-1]
 
     # Interrupted before its end, the training goes on from step 2 and writes the same again.
     broken = ["results_dir=broken"]
@@ -105,9 +105,9 @@ def test_a_kept_step_is_the_training_that_ends_there(cli, monkeypatch):  # noqa:
     (state,) = (cli.folder / "broken").glob("*/state.pt")  # of step 4; the one before is of step 2
     state.unlink()
     cli(*WATCHED, *NO_EVALUATION, *broken)
-    for name, run in kept.items():
+    for name, run in runs.items():
         again = cli.folder / "broken" / run.name
-        assert (weights_of(again), log_of(again)) == found[name]
+        assert (weights_of(again), log_of(again)) == contents[name]
 
 
 def interrupted(*_: object) -> None:
@@ -115,12 +115,12 @@ def interrupted(*_: object) -> None:
 
 
 def test_rows_of_a_kept_step_stand_beside_those_of_the_end(cli):  # noqa: F811
-    kept = trained(cli, *WATCHED)
+    runs = trained(cli, *WATCHED)
     for step in (3, 4):  # 4 is the end, where the evaluation is there already
-        cli(f"run={kept['']}", f"step={step}", *NO_EVALUATION, common=False)
-    (path,) = kept["3"].glob("evals/*/*.json")
+        cli(f"run={runs['']}", f"step={step}", *NO_EVALUATION, common=False)
+    (path,) = runs["3"].glob("evals/*/*.json")
     (row,) = read_eval(path)
-    assert (row["run_id"], row["step"]) == (kept["3"].name, 3)
+    assert (row["run_id"], row["step"]) == (runs["3"].name, 3)
     report = cli("runs=runs", "report_dir=report", script="report", common=False).stdout
     assert {"rope step=3", "rope step=4"} <= {line.strip()[:11] for line in report.splitlines()}
     frame = posbench.frame(cli.folder / "runs")
@@ -178,12 +178,12 @@ def corpus():
 
 def test_the_shares_of_several_processes_sum_to_the_whole():
     model = small_model(make_method(node("encoding", "rope"), small_shape()))
-    whole = losses_of(model, World(), validate_windows=5)
+    undivided = losses_of(model, World(), validate_windows=5)
     shares = [losses_of(model, Alone(rank, 7), validate_windows=5) for rank in range(7)]
-    assert {share["targets"] for share in shares} == {whole["targets"]} == {10}
+    assert {share["targets"] for share in shares} == {undivided["targets"]} == {10}
     for length in ("8", "40"):
         total = math.fsum(share["nll"]["none"][length] for share in shares)
-        assert total == pytest.approx(whole["nll"]["none"][length], rel=1e-12)
+        assert total == pytest.approx(undivided["nll"]["none"][length], rel=1e-12)
 
 
 def test_a_loss_that_is_not_finite_is_none_and_ends_nothing():

@@ -68,9 +68,9 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(
         and "'evaluate.lengths=[16,32]'" in way
     )
     assert "2 evaluations of the grid left out: refused, or without effect" in (
-        said := call(capfd, tmp_path, "report", *words).stdout
+        output := call(capfd, tmp_path, "report", *words).stdout
     )
-    assert "not there yet" not in said
+    assert "not there yet" not in output
     assert (
         "2 of 8 evaluations are not there yet"
         in call(capfd, tmp_path, "report", *words, "extension=none,window").stdout
@@ -80,21 +80,23 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(
 def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itself(
     world, capfd, monkeypatch
 ):
-    (found,) = planned(capfd, world.root)
+    (job,) = planned(capfd, world.root)
     monkeypatch.chdir(world.root)
-    assert {outcome.status for outcome in settle(found, {}).outcomes} == {"exists"}
-    found.run.summary.unlink()
+    assert {outcome.status for outcome in settle(job, {}).outcomes} == {"exists"}
+    job.run.summary.unlink()
     assert (
-        not any(cell.missing_lengths() for cell in found.cells)
-        and settle(found, {}) is None
-        and settle(found, {}, trained=False) is None
+        not any(cell.missing_lengths() for cell in job.cells)
+        and settle(job, {}) is None
+        and settle(job, {}, trained=False) is None
     )
 
 
 def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, capfd, monkeypatch):
-    asked = []
+    encodings = []
     monkeypatch.setattr(
-        legality, "verdict_of", lambda encoding, *_: asked.append(file_of(encoding)) or Verdict()
+        legality,
+        "verdict_of",
+        lambda encoding, *_: encodings.append(file_of(encoding)) or Verdict(),
     )
     jobs = planned(
         capfd,
@@ -105,31 +107,31 @@ def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, ca
         "extension=none,window",
         "allow_untested=true",
     )
-    known: dict[str, Outcome] = {}
-    fates = [judge_job(job, known) for job in jobs]
+    outcomes: dict[str, Outcome] = {}
+    fates = [judge_job(job, outcomes) for job in jobs]
     assert len(jobs) == 6 and all(
         list(judged.cells) == job.cells for judged, job in zip(fates, jobs, strict=True)
     )
-    assert asked.count("learned") == 3 * asked.count("rope") > 0
+    assert encodings.count("learned") == 3 * encodings.count("rope") > 0
 
 
 def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
-    (found,) = planned(capfd, world.root)
-    first, *_, last = found.cells
+    (job,) = planned(capfd, world.root)
+    first, *_, last = job.cells
     assert last.reference
     cells = {
         first: Outcome("a", "untested"),
         replace(first): Outcome("b", "noop", "why"),
         last: Outcome("c", "legal"),
     }
-    judged = JobVerdict(found, cells=cells)
+    judged = JobVerdict(job, cells=cells)
     assert judged.worth_running
     assert [outcome.status for outcome in judged.outcomes()] == ["exists", "noop"]
     assert [outcome.status for outcome in judged.outcomes([first])] == ["done", "noop"]
     refused = JobVerdict(
-        found, cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}
+        job, cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}
     )
-    assert not refused.worth_running and not JobVerdict(found, "why").worth_running
+    assert not refused.worth_running and not JobVerdict(job, "why").worth_running
 
 
 def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(
@@ -165,10 +167,10 @@ def test_a_training_that_is_moved_while_it_is_evaluated_is_not_said_to_be_done(
     evaluate = job_process.evaluate
     results = tmp_path / "runs"
 
-    def moved(*given):
+    def moved(*arguments):
         if not (tmp_path / "elsewhere").exists():
             results.rename(tmp_path / "elsewhere")
-        return evaluate(*given)
+        return evaluate(*arguments)
 
     words = [
         *TINY,
@@ -203,8 +205,8 @@ def test_a_batch_that_fits_no_memory_is_refused_before_anything_is_made(
             tmp_path.glob("runs/rope*")
         ), done
     model = ModelConfig(d_model=1024, n_layer=10, d_ff=1024)
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fitting = there // (
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fitting = memory // (
         2 * 10 * 4 * 1024
     )  # 3 x 1024 and 1024 numbers of two bytes in each of ten blocks
     check_batch(model, fitting, "cpu")

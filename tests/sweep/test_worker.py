@@ -67,17 +67,17 @@ def begin(spec: Path) -> Worker:
 @pytest.mark.timeout(60)
 def test_each_job_has_its_own_lines_and_code_and_the_process_stays(order):
     first, second = order("a", ["one", "two"]), order("b", ["three"], code=75)
-    worker, said = begin(first), ([], [])
-    assert worker.run(first, said[0].append) == (0, True)
-    assert worker.run(second, said[1].append) == (75, True)
-    assert said == ([b"one\n", b"two\n"], [b"three\n"])
+    worker, lines = begin(first), ([], [])
+    assert worker.run(first, lines[0].append) == (0, True)
+    assert worker.run(second, lines[1].append) == (75, True)
+    assert lines == ([b"one\n", b"two\n"], [b"three\n"])
     worker.close()
     assert worker.process.returncode == 0
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("fate", "found"),
+    ("fate", "ending"),
     [
         ({"kill": True}, (-signal.SIGKILL, False)),
         ({"stays": False, "code": 3, "end": ""}, (3, False)),
@@ -85,30 +85,30 @@ def test_each_job_has_its_own_lines_and_code_and_the_process_stays(order):
     ],
 )
 def test_a_job_that_ends_its_process_has_all_its_lines_and_the_code_of_the_process(
-    order, fate, found
+    order, fate, ending
 ):
     first, last = order("a", ["before"]), order("b", ["the last words"], **fate)
-    worker, said = begin(first), []
+    worker, lines = begin(first), []
     assert worker.run(first, lambda raw: None) == (0, True)
-    assert worker.run(last, said.append) == found
-    assert said[0] == b"the last words\n"
+    assert worker.run(last, lines.append) == ending
+    assert lines[0] == b"the last words\n"
 
 
 @pytest.mark.timeout(60)
 def test_a_worker_that_was_killed_while_it_was_idle_says_so_by_its_code(order):
     first, second = order("a", []), order("b", ["never"])
-    worker, said = begin(first), []
-    assert worker.run(first, said.append) == (0, True)
+    worker, lines = begin(first), []
+    assert worker.run(first, lines.append) == (0, True)
     worker.process.kill()
     worker.process.wait()
-    assert worker.run(second, said.append) == (-signal.SIGKILL, False) and said == []
+    assert worker.run(second, lines.append) == (-signal.SIGKILL, False) and lines == []
 
 
 @pytest.mark.timeout(60)
 def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
     first = order("a", [], end="no newline" + end_line("SECRET", 0, True))
-    worker, said = begin(first), []
-    assert worker.run(first, said.append) == (0, True) and said == [b"no newline"]
+    worker, lines = begin(first), []
+    assert worker.run(first, lines.append) == (0, True) and lines == [b"no newline"]
     worker.close()
 
 
@@ -159,15 +159,15 @@ def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(
     for encoding in ("rope", "alibi", "randomized"):
         for seed in (0, 1):
             apart(f"encoding={encoding}", f"seed={seed}", start=forked.run)
-    for one in apart.runs():
-        other = shared.folder / "runs" / one.name
-        assert (one / "model.safetensors").read_bytes() == (
-            other / "model.safetensors"
+    for apart_run in apart.runs():
+        shared_run = shared.folder / "runs" / apart_run.name
+        assert (apart_run / "model.safetensors").read_bytes() == (
+            shared_run / "model.safetensors"
         ).read_bytes()
-        for path in one.glob("evals/*/*.json"):
+        for path in apart_run.glob("evals/*/*.json"):
             rows, same = (
-                json.loads((run / path.relative_to(one)).read_text())["rows"]
-                for run in (one, other)
+                json.loads((run / path.relative_to(apart_run)).read_text())["rows"]
+                for run in (apart_run, shared_run)
             )
             assert [row["nll"] for row in rows] == [row["nll"] for row in same]
 
@@ -258,6 +258,6 @@ def test_a_killed_job_costs_its_worker_and_no_other_job(tmp_path, text_folder):
 
 
 def test_what_a_job_leaves_behind_is_counted():
-    held, kept = forget(), bytearray(os.urandom(2**24))
+    held, memory = forget(), bytearray(os.urandom(2**24))
     assert held + 2**23 < forget() < held + 2**26 or held == forget() == 0
-    del kept
+    del memory

@@ -107,8 +107,8 @@ class Lineage:
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(self.folder / "tmp"),
         }
-        with open(self.folder / "said", "wb") as said:
-            streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+        with open(self.folder / "said", "wb") as output:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             process = subprocess.Popen(
                 self.command(script),
                 cwd=self.folder,
@@ -143,15 +143,15 @@ class Lineage:
 
     def writes(self) -> dict[str, list[float]]:
         """When each phase wrote, in order, in the attempts of `finish`."""
-        found = defaultdict(list)
+        times = defaultdict(list)
         for line in (self.folder / "writes").read_text().splitlines():
             phase, when = line.split()
-            found[phase].append(float(when))
-        return found
+            times[phase].append(float(when))
+        return times
 
     def outcome(self) -> dict[str, object]:
         """All that an undisturbed run and a killed one must agree on, bit for bit."""
-        found: dict[str, object] = {}
+        contents: dict[str, object] = {}
         for path in filter(Path.is_file, self.files()):
             name = path.relative_to(self.folder).as_posix()
             if (
@@ -159,34 +159,36 @@ class Lineage:
                 or name.startswith("cache")
                 or path.name in ("curve.csv", "table.md", "table.tex")
             ):
-                own = (
+                differs = (
                     path.name == "digests.json" or path.suffix == ".lock"
                 )  # times of files, and the process that held a lock
-                found[name] = None if own else path.read_bytes()
+                contents[name] = None if differs else path.read_bytes()
             elif "evals" in path.parts and path.suffix == ".json":
-                found[name] = [
+                contents[name] = [
                     without(row, VOLATILE_COLUMNS) for row in json.loads(path.read_text())["rows"]
                 ]
             elif path.suffix == ".npz":
                 with np.load(path) as stored:
-                    found[name] = {field: stored[field].tobytes() for field in stored}
+                    contents[name] = {field: stored[field].tobytes() for field in stored}
             elif path.name == "train.json":
-                found[name] = without(json.loads(path.read_text()), TIMED)
+                contents[name] = without(json.loads(path.read_text()), TIMED)
             elif path.name == "train.jsonl":
-                found[name] = [
+                contents[name] = [
                     without(json.loads(line), TIMED) for line in path.read_text().splitlines()
                 ]
             elif path.name == "rows.csv":
-                found[name] = [
+                contents[name] = [
                     without(row, VOLATILE_COLUMNS)
                     for row in csv.DictReader(path.read_text().splitlines())
                 ]
-        return found
+        return contents
 
     def files(self) -> list[Path]:
         """What posbench made here, wandb's own files left out."""
-        made = [path for part in PARTS.values() for path in sorted((self.folder / part).rglob("*"))]
-        return [path for path in made if ".wandb" not in path.parts]
+        paths = [
+            path for part in PARTS.values() for path in sorted((self.folder / part).rglob("*"))
+        ]
+        return [path for path in paths if ".wandb" not in path.parts]
 
     def names(self) -> set[str]:
         return {path.relative_to(self.folder).as_posix() for path in self.files()}
@@ -199,14 +201,14 @@ def without(values: dict, names: tuple | set) -> dict:
 def moments(writes: dict[str, list[float]], draw: random.Random) -> list[Moment]:
     """Half of them exactly before a write, half at any time in the three writes after it; early
     enough in a phase that a run which has been killed in it before still comes by."""
-    found = []
+    chosen = []
     for phase, kills in PLAN.items():
         times = writes[phase]
         for _ in range(kills):
             n = draw.randrange(max(1, len(times) // (2 * kills)))
             delay = draw.uniform(0, times[n + 3] - times[n]) if draw.random() < 0.5 else 0.0
-            found.append(Moment(phase, n, delay))
-    return found
+            chosen.append(Moment(phase, n, delay))
+    return chosen
 
 
 def kill_all(mark: str) -> None:
@@ -237,7 +239,8 @@ def test_kills_at_random_moments_cost_nothing(tmp_path, capsys):
         reports = [
             line
             for lines in pool.map(
-                lambda one: campaign(tmp_path / f"{one[0]}", text, *one), enumerate(COMMANDS)
+                lambda numbered: campaign(tmp_path / f"{numbered[0]}", text, *numbered),
+                enumerate(COMMANDS),
             )
             for line in lines
         ]
@@ -262,20 +265,20 @@ def test_kills_at_random_moments_cost_nothing(tmp_path, capsys):
 
 def campaign(folder: Path, text: Path, index: int, name: str) -> list[dict]:
     """An undisturbed run of one command, and its lineages compared with it."""
-    whole = Lineage(folder / "whole", text, COMMANDS[name])
-    whole.finish()
+    undisturbed = Lineage(folder / "whole", text, COMMANDS[name])
+    undisturbed.finish()
     reports = []
     for number in range(EACH):
         lineage = Lineage(folder / str(number), text, COMMANDS[name])
-        for moment in moments(whole.writes(), random.Random(f"{SEED} {index} {number}")):
+        for moment in moments(undisturbed.writes(), random.Random(f"{SEED} {index} {number}")):
             if moment.phase == "report" and not lineage.kills["report"]:
                 lineage.finish()
             lineage.strike(moment)
         lineage.finish()
         reports.append({
             "name": name, "kills": lineage.kills, "missed": lineage.missed,
-            "equal": lineage.outcome() == whole.outcome(),
-            "left": sorted(lineage.names() - whole.names()),
+            "equal": lineage.outcome() == undisturbed.outcome(),
+            "left": sorted(lineage.names() - undisturbed.names()),
             "tmp": len(list((lineage.folder / "tmp").iterdir())),
         })  # fmt: skip
     return reports

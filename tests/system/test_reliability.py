@@ -40,20 +40,22 @@ def run(
 
 def results(world: World) -> dict[str, object]:
     """Weights, rows and logs of all runs, but for what two runs of one command do not share."""
-    found: dict[str, object] = {}
+    contents: dict[str, object] = {}
     for path in sorted((world.root / "runs").glob("rope-*/**/*")):
         name = path.relative_to(world.root / "runs").as_posix()
         if path.suffix == ".safetensors":
-            found[name] = path.read_bytes()
+            contents[name] = path.read_bytes()
         elif "evals" in path.parts and path.suffix == ".json":
-            found[name] = [
+            contents[name] = [
                 {key: row[key] for key in row if key not in VOLATILE_COLUMNS}
                 for row in json.loads(path.read_text())["rows"]
             ]
         elif path.name == "train.jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
-            found[name] = [{key: line[key] for key in line if key not in TIMED} for line in lines]
-    return found
+            contents[name] = [
+                {key: line[key] for key in line if key not in TIMED} for line in lines
+            ]
+    return contents
 
 
 @pytest.fixture(scope="session")
@@ -84,10 +86,10 @@ with hold(FileLock(sys.argv[1]), "holding", wait=True):
 
 
 def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
-    (whole,) = (world.root / "cache").glob("*/")
-    shutil.rmtree(whole)
-    folder = whole.with_name(
-        f"{whole.name}_test"
+    (corpus_folder,) = (world.root / "cache").glob("*/")
+    shutil.rmtree(corpus_folder)
+    folder = corpus_folder.with_name(
+        f"{corpus_folder.name}_test"
     )  # all that an evaluation of a finished training reads
     for lock in (world.run(0) / ".lock", folder.with_name(f"{folder.name}.lock")):
         with subprocess.Popen(
@@ -100,8 +102,13 @@ def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
     abandoned.mkdir()
     (abandoned / "test.tokens.bin").write_bytes(b"cut off")
     assert "another process" not in run(capfd, world, "extension=window").stderr
-    known = [folder.name, f"{folder.name}.lock", f"{whole.name}.lock", "digests.json"]
-    assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(known)
+    expected_names = [
+        folder.name,
+        f"{folder.name}.lock",
+        f"{corpus_folder.name}.lock",
+        "digests.json",
+    ]
+    assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(expected_names)
 
 
 @pytest.mark.parametrize(
@@ -172,13 +179,13 @@ def test_a_clock_that_jumps_disturbs_nothing(world, capfd, monkeypatch, undistur
     with monkeypatch.context() as patch:
         for name in ("time", "time_ns"):
             patch.setattr(time, name, Jumps(getattr(time, name)))
-        said = run(capfd, world, *BOTH, "train.log_every=1").stderr
+        stderr = run(capfd, world, *BOTH, "train.log_every=1").stderr
         again = run(capfd, world, *BOTH)
     assert "nothing to do" in again.stdout and not re.search(
-        r"-\d+(\.\d+)?(s|m|h)\b|\bleft -", said
+        r"-\d+(\.\d+)?(s|m|h)\b|\bleft -", stderr
     )
-    found = results(world)
-    assert {name: value for name, value in found.items() if "jsonl" not in name} == {
+    contents = results(world)
+    assert {name: value for name, value in contents.items() if "jsonl" not in name} == {
         name: value for name, value in expected.items() if "jsonl" not in name
     }
     for path in world.root.glob("runs/*/train.json"):
@@ -191,9 +198,9 @@ def test_text_that_went_away_is_missed_by_name_and_nothing_is_lost(world, capfd)
     before = results(world)
     (world.root / "text").rename(world.root / "elsewhere")
     for typed in ((), ("extension=pi",), (f"run=runs/{world.run(0).name}", "extension=pi")):
-        said = run(capfd, world, *typed, code=2).stderr
+        stderr = run(capfd, world, *typed, code=2).stderr
         assert re.fullmatch(
-            r"refused: data\.path=text does not exist .*: correct data\.path\.\n", said
+            r"refused: data\.path=text does not exist .*: correct data\.path\.\n", stderr
         )
     assert results(world) == before
     # Where the text lies is no part of what it is.
@@ -231,11 +238,11 @@ def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
     torch.save(state, body)
     path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
     assert "going on from step 6 of 6" in run(capfd, world, "seed=1").stderr
-    found = results(world)
-    last = found[f"{world.run(1).name}/train.jsonl"][-1]
+    contents = results(world)
+    last = contents[f"{world.run(1).name}/train.jsonl"][-1]
     assert last["grad_norm"] is None  # it was not kept then
     last["grad_norm"] = expected[f"{world.run(1).name}/train.jsonl"][-1]["grad_norm"]
-    assert found == expected
+    assert contents == expected
 
 
 def test_memory_of_digests_is_only_a_memory(world, capfd):
@@ -283,15 +290,15 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
 
 
 @pytest.mark.parametrize(
-    ("said", "typed"),
+    ("message", "typed"),
     [
         ("5000", ["evaluate.lengths=[16,5000]", "evaluate.max_length=5000"]),
         ("cannot hold one window", ["train.length=100", "evaluate.lengths=[100]"]),
     ],
 )
-def test_a_refused_training_leaves_no_directory(world, capfd, said, typed):
+def test_a_refused_training_leaves_no_directory(world, capfd, message, typed):
     before = sorted((world.root / "runs").iterdir())
-    assert said in run(capfd, world, "seed=3", *typed, code=2).stderr
+    assert message in run(capfd, world, "seed=3", *typed, code=2).stderr
     assert (
         sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.LEDGER)
         == before

@@ -50,13 +50,13 @@ class Started:
 
     def __init__(self, cli: Cli, *typed: str) -> None:
         self.cli = cli
-        self.said = cli.folder / "said"
-        with open(self.said, "wb") as said:
+        self.output_path = cli.folder / "said"
+        with open(self.output_path, "wb") as output:
             self.process = subprocess.Popen(
                 cli.command(*typed, *SLURM),
                 cwd=cli.folder,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 preexec_fn=lambda: signal.signal(
                     signal.SIGINT, signal.SIG_DFL
                 ),  # ignored where the tests run in the background
@@ -66,7 +66,7 @@ class Started:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline and self.process.poll() is None, (
-                self.said.read_text() + self.logs()
+                self.output_path.read_text() + self.logs()
             )
             time.sleep(0.05)
 
@@ -80,12 +80,12 @@ class Started:
         )
 
     def array(self) -> str:
-        self.until(lambda: re.search(r"as job (\d+)", self.said.read_text()))
-        return re.search(r"as job (\d+)", self.said.read_text())[1]
+        self.until(lambda: re.search(r"as job (\d+)", self.output_path.read_text()))
+        return re.search(r"as job (\d+)", self.output_path.read_text())[1]
 
     def ends(self, code: int, seconds: float = 240) -> str:
-        assert self.process.wait(seconds) == code, self.said.read_text() + self.logs()
-        return self.said.read_text()
+        assert self.process.wait(seconds) == code, self.output_path.read_text() + self.logs()
+        return self.output_path.read_text()
 
     def logs(self) -> str:
         return "\n".join(
@@ -110,8 +110,8 @@ def same_weights(cli: Cli, *typed: str) -> None:
     """The one training of the folder equals that of an undisturbed run, byte by byte."""
     (run,) = cli.runs()
     cli(*typed, f"results_dir={cli.folder}/whole")
-    (whole,) = (cli.folder / "whole" / run.name).glob("model.safetensors")
-    assert whole.read_bytes() == (run / "model.safetensors").read_bytes()
+    (undisturbed,) = (cli.folder / "whole" / run.name).glob("model.safetensors")
+    assert undisturbed.read_bytes() == (run / "model.safetensors").read_bytes()
 
 
 @pytest.mark.timeout(900)  # of which a free machine needs 25 s
@@ -122,11 +122,13 @@ def test_a_sweep_in_slurm_survives_a_requeue_and_a_failure(cli, cluster):
     assert len(cluster.call("squeue", "-h", "-r", "-t", "all", "-o", "%i").splitlines()) == 2
     cluster.call("scontrol", "requeue", task)
     start_again(cluster, started, task)
-    said = started.ends(1)
+    output = started.ends(1)
     assert (
         "SIGTERM: stopped after step" in started.logs() and "going on from step" in started.logs()
     )
-    assert "try a lower train.lr" in said.split("reason and file")[1] and "Traceback" not in said
+    assert (
+        "try a lower train.lr" in output.split("reason and file")[1] and "Traceback" not in output
+    )
     lines = read_ledger(cli.folder / "runs")
     assert sorted(line["status"] for line in lines) == ["failed", "interrupted", "ok", "ok"]
     assert "FAILED" in cluster.call("squeue", "-h", "-r", "-t", "all", "-o", "%T")
@@ -162,8 +164,8 @@ def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(
     array = started.array()
     started.process.send_signal(signal.SIGINT)
     assert f"2 trainings go on by themselves (scancel {array} ends them" in started.ends(130)
-    said = Started(cli, *typed).ends(0)
-    assert "2 of 2 trainings are in the queue already" in said and "submitted" not in said
+    output = Started(cli, *typed).ends(0)
+    assert "2 of 2 trainings are in the queue already" in output and "submitted" not in output
     assert len(cli.runs()) == 2 and [
         line["status"] for line in read_ledger(cli.folder / "runs")
     ] == ["ok", "ok"]

@@ -146,7 +146,7 @@ def test_one_sentence_and_nothing_lost(world, capfd, monkeypatch, kind):
     (sentence,) = [
         line for line in done.stderr.splitlines() if line.startswith(("refused: ", "failed: "))
     ]
-    assert kind.said in sentence
+    assert kind.message in sentence
     assert "Traceback" not in done.stderr
     after = world.files()
     assert {name: after.get(name) for name in before} == before

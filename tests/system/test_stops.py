@@ -74,9 +74,9 @@ def alive(pid: int) -> bool:
 def until(met, seconds: float = PATIENCE) -> bool:
     """True once `met()` is, False if it is not in time."""
     ends = time.monotonic() + seconds
-    while not (found := met()) and time.monotonic() < ends:
+    while not (outcome := met()) and time.monotonic() < ends:
         time.sleep(0.05)
-    return bool(found)
+    return bool(outcome)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_a_second_signal_to_a_command_ends_its_jobs_in_a_step_or_an_evaluation(t
         if trains:
             assert process.poll() is None
             process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=PATIENCE)[1]
-        assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in said
+        stderr = process.communicate(timeout=PATIENCE)[1]
+        assert process.returncode == 128 + signal.SIGTERM and "Traceback" not in stderr
     (run,) = (path for path in (tmp_path / "runs").iterdir() if (path / "config.yaml").exists())
     assert trains != (run / "model.safetensors").exists()
     with Run(run).lock(wait=False):

@@ -33,20 +33,20 @@ WORDS += [
 
 def results(folder):
     """Bytes of weights, rows and losses of single targets, by file."""
-    found = {
+    contents = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*.safetensors")
     }
     for path in folder.rglob("evals/*/*.json"):
         rows = json.loads(path.read_text())["rows"]
-        found[path.relative_to(folder).as_posix()] = [
+        contents[path.relative_to(folder).as_posix()] = [
             {key: row[key] for key in row if key not in VOLATILE_COLUMNS} for row in rows
         ]
         with np.load(path.with_suffix(".npz")) as arrays:
-            found[path.with_suffix(".npz").name + path.parts[-4]] = {
+            contents[path.with_suffix(".npz").name + path.parts[-4]] = {
                 name: arrays[name].tobytes() for name in arrays
             }
-    return found
+    return contents
 
 
 @pytest.mark.slow

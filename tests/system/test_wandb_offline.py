@@ -50,14 +50,14 @@ print("finish took", time.monotonic() - began)
 @pytest.fixture
 def environment(tmp_path):
     """Nobody's account and nobody's home."""
-    kept = {
+    variables = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith("WANDB_") and not key.lower().endswith("_proxy")
     }
     (tmp_path / "home").mkdir()
     return {
-        **kept,
+        **variables,
         "HOME": str(tmp_path / "home"),
         "WANDB_API_KEY": "0" * 40,
         "OMP_NUM_THREADS": "1",
@@ -83,9 +83,9 @@ def start(
     ok=True,
     patience=60.0,
 ):
-    asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), ok, patience])
+    arguments = json.dumps([str(run.path), job_type, first, last, pause, list(rows), ok, patience])
     return forked.Popen(
-        [sys.executable, "-c", JOB, asked],
+        [sys.executable, "-c", JOB, arguments],
         env=environment,
         cwd=environment["HOME"],
         stdout=-1,
@@ -122,12 +122,12 @@ def folders(run) -> list[Path]:
 
 
 def sync(environment, server, *paths) -> subprocess.CompletedProcess:
-    typed, there = (
+    typed, variables = (
         [WANDB, "sync", "--include-online", *map(str, paths)],
         {**environment, "WANDB_BASE_URL": server.url},
     )
     return subprocess.run(
-        typed, env=there, cwd=environment["HOME"], capture_output=True, text=True, timeout=120
+        typed, env=variables, cwd=environment["HOME"], capture_output=True, text=True, timeout=120
     )
 
 
@@ -138,10 +138,10 @@ def steps(server, run_id=ID) -> list[int]:
 def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_path):
     rows = evaluation(run, "yarn", {128: 2.0, 256: 2.25}, {"alpha": 2.0})
     rows.append(stored(run, length=512, position=9, nll=2.5, **PLAIN))
-    _, said = end(start(run, environment, rows=rows))
+    _, stderr = end(start(run, environment, rows=rows))
     with serving() as server:
         done = sync(environment, server, *folders(run))
-    assert said == "" and done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
+    assert stderr == "" and done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
     assert list(server.runs) == [ID]
     shown = server.runs[ID]
     config = json.loads(shown["settings"]["config"])
@@ -207,7 +207,9 @@ def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, env
     )
     (runs,) = chart["userQuery"]["queryFields"]
     assert runs["name"] == "runSets"  # every run that the page shows, not this one alone
-    (table,) = [one["args"][0]["value"] for one in runs["fields"] if one["name"] == "summaryTable"]
+    (table,) = [
+        field["args"][0]["value"] for field in runs["fields"] if field["name"] == "summaryTable"
+    ]
     assert shown["summary"][table]["_type"] == "table-file"
     drawn = json.loads(shown["files"][quote(shown["summary"][table]["path"])])
     assert drawn["columns"] == ["step", "lineKey", "lineVal"]
@@ -240,10 +242,12 @@ def test_a_killed_file_is_readable(run, environment):
         typed, env=environment, cwd=environment["HOME"], capture_output=True, text=True, timeout=60
     )
     records = [json.loads(line) for line in read.stdout.splitlines()]
-    found = [record["history"]["step"]["num"] for record in records if record["type"] == "history"]
-    told = [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()]
+    synced_steps = [
+        record["history"]["step"]["num"] for record in records if record["type"] == "history"
+    ]
+    logged_steps = [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()]
     assert (
-        found == told[: len(found)] and len(found) >= 10
+        synced_steps == logged_steps[: len(synced_steps)] and len(synced_steps) >= 10
     )  # at 0.05 s a step, all but the last second or so
     assert {record["run"]["run_group"] for record in records if record["type"] == "run"} == {"grid"}
     assert not [record for record in records if record["type"] == "exit"]

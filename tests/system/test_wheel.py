@@ -30,11 +30,13 @@ def installed(tmp_path_factory):
         tracked = subprocess.run(
             ["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True
         ).stdout.split()
-        kept = [
+        wheel_files = [
             name for name in tracked if name.endswith((".py", ".yaml")) or "/templates/" in name
         ]
         assert (
-            kept and {name if folder == "posbench" else f"posbench/{name}" for name in kept} <= held
+            wheel_files
+            and {name if folder == "posbench" else f"posbench/{name}" for name in wheel_files}
+            <= held
         )
     assert not [
         name for name in held if name.startswith(("configs/", "scripts/", "tests/", "results/"))
@@ -61,14 +63,14 @@ def test_an_installed_package_runs_its_commands_and_writes_where_it_was_typed(in
         "import posbench, posbench.config.names as names;"
         " print(posbench.__file__, names.CONFIGS_FOLDER)"
     )
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", where],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
     )
-    assert found.stdout.split() == [
+    assert completed.stdout.split() == [
         str(installed / "posbench" / "__init__.py"),
         str(installed / "posbench" / "configs"),
     ]

@@ -94,10 +94,11 @@ def test_a_state_of_something_else_is_refused_in_one_sentence(tmp_path, monkeypa
     cases += [(path, model, optim.make_optimizers(model, config(optimizer="adamw")), "")]
     parts = ([], {"model": {}, "optimizers": [], "step": 1})
     cases += [
-        (signed(tmp_path / f"{at}.pt", one), model, optimizers, "") for at, one in enumerate(parts)
+        (signed(tmp_path / f"{at}.pt", content), model, optimizers, "")
+        for at, content in enumerate(parts)
     ]
-    for file, into, with_, said in cases:
-        with pytest.raises(RunError, match=f"belongs to another model{said}") as error:
+    for file, into, with_, message in cases:
+        with pytest.raises(RunError, match=f"belongs to another model{message}") as error:
             checkpoint.load_state(file, into, with_)
         assert "\n" not in str(error.value)
 
@@ -156,10 +157,10 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
     weights.save_weights(tmp_path / "model.safetensors", stepped(tied=True)[0])
     events = os.read(watch, 65536)
     os.close(watch)
-    made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
-    assert made and all(
-        TEMPORARY_NAME.fullmatch(name.decode()) and name.startswith(b".model-") for name in made
-    ), made
+    names = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
+    assert names and all(
+        TEMPORARY_NAME.fullmatch(name.decode()) and name.startswith(b".model-") for name in names
+    ), names
     for path in Path(posbench.__file__).parent.rglob("*.py"):
         assert not re.search(r"\bsave_(file|model)\(", path.read_text()), (
             f"{path.name}: safetensors' own writer"
@@ -217,9 +218,11 @@ def test_a_damaged_state_gives_way_to_the_one_before_it(tmp_path, capfd, damage)
     assert Run(path.parent).has_state
     assert checkpoint.load_state(path, model, optimizers) == (1, {})
     assert torch.equal(model.norm.weight, newer - 1)
-    said = capfd.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert (
-        len(said) == 1 and str(path) in said[0] and "going on from the state before it" in said[0]
+        len(lines) == 1
+        and str(path) in lines[0]
+        and "going on from the state before it" in lines[0]
     )
     checkpoint.save_state(path, model, optimizers, 3, {})
     flip(path)
@@ -276,23 +279,23 @@ def test_a_kill_at_any_moment_leaves_a_state_that_loads(tmp_path):
     path, draw, reached = tmp_path / "state.pt", random.Random(0), 0
     checkpoint.save_state(path, model, optimizers, 0, {})
     for _ in range(25):
-        told, tell = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 for step in range(reached + 1, reached + 10**6):
                     checkpoint.save_state(path, model, optimizers, step, {})
-                    os.write(tell, b".")
+                    os.write(write_end, b".")
             finally:
                 os._exit(1)
-        os.read(told, 1)  # one was written, however slow the disk
+        os.read(read_end, 1)  # one was written, however slow the disk
         time.sleep(draw.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         step, _ = checkpoint.load_state(path, model, optimizers)
         assert step > reached
         reached = step
-        os.close(told), os.close(tell)
+        os.close(read_end), os.close(write_end)
     checkpoint.remove_state(path)
     assert not list(tmp_path.iterdir())
 

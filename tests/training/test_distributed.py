@@ -134,19 +134,19 @@ def fitted(folder: Path, world: World, model, cfg, corpus, plan_for=lambda n, st
 
 def work(folder: Path, world: World) -> dict:
     """What one process saw of every case, one after the other."""
-    told = {}
+    results = {}
     for name, (model, cfg) in CURVES.items():
         # The one that is told to stop is not the one that writes.
         started = failing(stop_me, STOP) if name == "cut" and world.rank == 1 else model()
         with torch.no_grad():
             started.norm.weight += world.rank  # the main one's weights are all that counts
-        told[name] = fitted(folder / name, world, started, cfg, corpus_of(name))
+        results[name] = fitted(folder / name, world, started, cfg, corpus_of(name))
     broken = failing(not_a_number, 4) if world.rank == 2 else tiny()
-    told["diverged"] = fitted(folder / "diverged", world, broken, thirty(), make_corpus())
+    results["diverged"] = fitted(folder / "diverged", world, broken, thirty(), make_corpus())
     for name in choices("encoding"):
         model, corpus, cfg, plans = encoding_case(name)
-        told[name] = fitted(folder / "encoding" / name, world, model, cfg, corpus, plans)
-    return told
+        results[name] = fitted(folder / "encoding" / name, world, model, cfg, corpus, plans)
+    return results
 
 
 @pytest.fixture(scope="module")
@@ -181,51 +181,51 @@ def together(tmp_path_factory) -> tuple[Path, list[dict]]:
     return folder, [read_json(folder / f"{rank}.json") for rank in range(SIZE)]
 
 
-def same_curve(found: list[dict], wanted: list[dict]) -> None:
-    assert [line.keys() for line in found] == [line.keys() for line in wanted]
+def same_curve(actual: list[dict], expected: list[dict]) -> None:
+    assert [line.keys() for line in actual] == [line.keys() for line in expected]
     for key in ("step", "tokens", "lr", "loss", "task_loss", "grad_norm", "validation_loss"):
         # Muon orthogonalizes in bfloat16, where another order of a sum in the gradient can be
         # another digit of the update.
         tolerance = {"rel": 1e-3} if key == "grad_norm" else {"rel": 1e-4, "abs": 1e-6}
-        assert [line.get(key, 0) for line in found] == pytest.approx(
-            [line.get(key, 0) for line in wanted], **tolerance
+        assert [line.get(key, 0) for line in actual] == pytest.approx(
+            [line.get(key, 0) for line in expected], **tolerance
         ), key
 
 
 @pytest.mark.parametrize("name", CURVES)
 def test_the_curve_is_that_of_one_process(together, tmp_path, name):
-    folder, told = together
-    assert len({one[name]["weights"] for one in told}) == 1
+    folder, results = together
+    assert len({result[name]["weights"] for result in results}) == 1
     model, cfg = CURVES[name]
     fitted(tmp_path, World(), model(), cfg, corpus_of(name))
     if (
         name == "cut"
     ):  # three processes went as far as step 12, where one was told to stop; this one goes on
-        assert {one[name]["ended"] for one in told} == {
+        assert {result[name]["ended"] for result in results} == {
             "stopped after step 12 of 30: the same command goes on from there"
         }
         assert [line["step"] for line in log_of(folder / name)] == list(range(1, STOP + 1))
         assert not fitted(folder / name, World(), tiny(seed=9), cfg, corpus_of(name))["ended"]
     same_curve(log_of(folder / name), log_of(tmp_path))
     if name == "lengths, unused":
-        for made in (folder / name, tmp_path):
+        for directory in (folder / name, tmp_path):
             assert torch.equal(
-                load_file(made / "model.safetensors")["never.weight"], partly().never.weight
+                load_file(directory / "model.safetensors")["never.weight"], partly().never.weight
             )
 
 
 @pytest.mark.parametrize("name", choices("encoding"))
 def test_every_encoding_trains_as_in_one_process(together, tmp_path, name):
-    folder, told = together
+    folder, results = together
     model, corpus, cfg, plans = encoding_case(name)
     fitted(tmp_path, World(), model, cfg, corpus, plans)
     same_curve(log_of(folder / "encoding" / name), log_of(tmp_path))
-    assert len({one[name]["weights"] for one in told}) == 1
+    assert len({result[name]["weights"] for result in results}) == 1
 
 
 def test_a_loss_that_breaks_in_one_process_ends_all_with_one_record(together):
-    folder, told = together
-    (reason,) = {one["diverged"]["ended"] for one in told}
+    folder, results = together
+    (reason,) = {result["diverged"]["ended"] for result in results}
     assert "loss is nan at step 4 with learning rate" in reason
     assert [line.get("stopped") for line in log_of(folder / "diverged")] == [
         None,
@@ -247,13 +247,13 @@ def test_one_process_writes(together):
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
-    taken = []
+    devices = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(machine, "cores", lambda: 2)
-    assert [pick_device("auto", rank, 2) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
+    assert [pick_device("auto", rank, 2) for rank in range(2)] == ["cuda:0", "cuda:1"] == devices
     assert pick_device("cpu", 1, 2) == "cpu" and pick_device("auto") == "cuda"
 
 
@@ -278,19 +278,19 @@ def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
         "dry=true",
     ]
 
-    def said(code: int, *more: str) -> str:
+    def output_of(code: int, *more: str) -> str:
         done = call(capfd, tmp_path, "run", *with_usual(*more, usual=usual))
         assert done.returncode == code, done.stderr
         return done.stderr
 
-    assert "refused: processes=4 exceed the 3 cores" in said(2)
+    assert "refused: processes=4 exceed the 3 cores" in output_of(2)
     # what its task is asked to have counts, and not this machine
     cluster = "hydra/launcher=submitit_slurm"
-    said(0, cluster, "hydra.launcher.cpus_per_task=4"), said(0, cluster, "device=auto")
-    assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in said(
+    output_of(0, cluster, "hydra.launcher.cpus_per_task=4"), output_of(0, cluster, "device=auto")
+    assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in output_of(
         2, cluster, "hydra.launcher.cpus_per_task=3"
     )
-    assert "or hydra.launcher.gpus_per_node=4" in said(
+    assert "or hydra.launcher.gpus_per_node=4" in output_of(
         2, cluster, "device=cuda", "hydra.launcher.gpus_per_node=2"
     )
 
@@ -346,17 +346,18 @@ def of_rank(rank: int, folder: Path) -> int:
 def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
     process, run = started(cli, *LONG)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 128 + signal.SIGTERM, said
+    stderr = process.communicate(timeout=100)[1]
+    assert process.returncode == 128 + signal.SIGTERM, stderr
     assert (
         len(
             re.findall(
-                r"SIGTERM: stopped after step \d+ of 200: the same command goes on from there", said
+                r"SIGTERM: stopped after step \d+ of 200: the same command goes on from there",
+                stderr,
             )
         )
         == 1
-    ), said
-    assert said.count("on cpu in 2 processes") == 1 and "Traceback" not in said
+    ), stderr
+    assert stderr.count("on cpu in 2 processes") == 1 and "Traceback" not in stderr
     provenance = read_json(run.provenance)
     assert (provenance["processes"], provenance["backend"]) == (2, "gloo")
     assert "going on from step" in cli(*LONG).stderr
@@ -367,10 +368,10 @@ def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
 def test_torchrun_in_front_of_the_command_is_refused_once(cli, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for rank, said in (("0", "start it once, without torchrun, with processes=2"), ("1", "")):
+    for rank, message in (("0", "start it once, without torchrun, with processes=2"), ("1", "")):
         monkeypatch.setenv("RANK", rank)
         done = cli(code=2)
-        assert said in done.stderr and bool(done.stderr) == bool(said)
+        assert message in done.stderr and bool(done.stderr) == bool(message)
 
 
 @pytest.mark.slow
@@ -381,11 +382,11 @@ def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(c
         cli, *LONG, popen=subprocess.Popen
     )  # /proc shows no environment of a fork
     os.kill(of_rank(rank, cli.folder), signal.SIGKILL)
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 1 and "Traceback" not in said, said
-    assert said.splitlines()[-1].startswith(
+    stderr = process.communicate(timeout=100)[1]
+    assert process.returncode == 1 and "Traceback" not in stderr, stderr
+    assert stderr.splitlines()[-1].startswith(
         "failed: ended by SIGKILL (the system may have run out of memory)"
-    ), said
+    ), stderr
     with pytest.raises(AssertionError, match="no process"):
         of_rank(1 - rank, cli.folder)
     assert "going on from step" in cli("processes=2", *LONG).stderr
@@ -404,6 +405,6 @@ def test_a_sweep_killed_outright_leaves_no_process_behind(cli):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     world = join()
-    told = work(Path(sys.argv[1]), world)
-    (Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(told))
+    results = work(Path(sys.argv[1]), world)
+    (Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(results))
     world.leave()

@@ -152,14 +152,14 @@ def test_weights_of_a_wrapped_encoding_go_to_its_base():
     check_beginning(child, parent)
     models = model_of(parent, 0), model_of(child, 1)
     inherit(models[1], models[0])
-    own = dict(models[1].named_parameters())
+    parameters = dict(models[1].named_parameters())
     named = {
         name.replace("encoding.", "encoding.base.", 1): value
         for name, value in models[0].named_parameters()
     }
     assert any(name.startswith("encoding.base.") for name in named)
-    assert own.keys() == named.keys() and all(
-        torch.equal(own[name], value) for name, value in named.items()
+    assert parameters.keys() == named.keys() and all(
+        torch.equal(parameters[name], value) for name, value in named.items()
     )
 
 
@@ -172,12 +172,12 @@ def test_positions_of_pose_are_those_of_the_papers_formula():
     after it t + u.
     """
     encoding = Pose(small_shape(), node("encoding", "rope"), LONG)
-    found = [
+    drawn = [
         encoding.positions(LEN, torch.Generator().manual_seed(seed)).long().tolist()
         for seed in range(400)
     ]
     cuts, shifts = set(), set()
-    for positions in found:
+    for positions in drawn:
         shift = positions[-1] - (LEN - 1)
         cut = next((t for t in range(LEN) if positions[t] != t), None)
         assert positions == [t if shift == 0 or t < cut else t + shift for t in range(LEN)]
@@ -189,10 +189,12 @@ def test_positions_of_pose_are_those_of_the_papers_formula():
 
 def test_random_positions_are_different_and_in_order():
     encoding = Pose(small_shape(), node("encoding", "rope"), LONG, "sorted")
-    found = torch.stack(
+    position_NT = torch.stack(
         [encoding.positions(LEN, torch.Generator().manual_seed(seed)) for seed in range(200)]
     )
-    assert (found.diff() > 0).all() and found.min() == 0 and found.max() == LONG - 1
+    assert (
+        (position_NT.diff() > 0).all() and position_NT.min() == 0 and position_NT.max() == LONG - 1
+    )
 
 
 def test_skipped_positions_depend_on_seed_and_step_alone():
@@ -219,26 +221,26 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
     "encoding", [None, {**pose_node(), "max_len": 128}], ids=["longer", "pose"]
 )
 def test_the_target_that_the_extension_or_the_positions_name_themselves_may_be_repeated(encoding):
-    own = {**node("extension", "yarn"), "mode": "fixed", "target_len": 128}
+    fixed_yarn = {**node("extension", "yarn"), "mode": "fixed", "target_len": 128}
     for target in (128, None):
-        found = child_config(
-            job(node("encoding", "rope"), own),
+        child = child_config(
+            job(node("encoding", "rope"), fixed_yarn),
             "x-16-s0-0",
             FinetuneConfig(target_len=target, encoding=encoding),
         )
-        assert '"target_len": 128' in json.dumps(found.encoding)
+        assert '"target_len": 128' in json.dumps(child.encoding)
 
 
 def test_positions_reach_as_far_as_the_extension_says_and_its_factor_as_far_as_they_do():
-    own, dynamic = (
+    fixed, dynamic = (
         {**node("extension", "yarn"), "mode": mode, "target_len": to}
         for mode, to in (("fixed", 500), ("dynamic", None))
     )
-    for extension, encoding in ((own, pose_node()), (dynamic, {**pose_node(), "max_len": 500})):
-        found = child_config(
+    for extension, encoding in ((fixed, pose_node()), (dynamic, {**pose_node(), "max_len": 500})):
+        child_encoding = child_config(
             job(node("encoding", "rope"), extension), "x-16-s0-0", FinetuneConfig(encoding=encoding)
         ).encoding
-        assert found["max_len"] == found["base"]["scaling"]["target_len"] == 500
+        assert child_encoding["max_len"] == child_encoding["base"]["scaling"]["target_len"] == 500
 
 
 @pytest.mark.parametrize(
@@ -290,9 +292,12 @@ def test_a_child_is_exported_with_the_scaling_that_was_trained_in():
     child = child_config(
         job(node("encoding", "rope"), node("extension", "yarn")), "rope-16-s0-0", FinetuneConfig()
     )
-    found = hf_config(child, node("extension", "none"))
-    assert found["max_position_embeddings"] == LONG
-    assert (found["rope_scaling"]["rope_type"], found["rope_scaling"]["factor"]) == ("yarn", 4.0)
+    exported = hf_config(child, node("extension", "none"))
+    assert exported["max_position_embeddings"] == LONG
+    assert (exported["rope_scaling"]["rope_type"], exported["rope_scaling"]["factor"]) == (
+        "yarn",
+        4.0,
+    )
 
 
 def test_labels_tell_a_fine_tuned_run_from_one_that_was_not():
@@ -380,12 +385,12 @@ def test_one_command_makes_parent_and_child_and_both_are_told_apart(world, capfd
     assert "rope scaling=yarn " in next(
         line for line in listed.splitlines() if line.startswith(child.name)
     ), listed
-    own = [
+    shared_words = [
         word
         for word in TUNED
         if word.startswith(("evaluate", "log", "device", "results_dir", "cache_dir"))
     ]
-    again = call(capfd, world.root, "run", f"run=runs/{child.name}", "extension=pi", *own)
+    again = call(capfd, world.root, "run", f"run=runs/{child.name}", "extension=pi", *shared_words)
     assert again.returncode == 0 and list(child.glob("evals/*/pi+none-*.json")), again.stderr
 
 
@@ -474,14 +479,16 @@ def test_a_child_that_was_stopped_ends_with_the_same_weights(
         call(capfd, world.root, "run", *words[:-3], *words[-2:], "results_dir=other").returncode
         == 0
     )
-    (whole,) = (world.root / "other").glob(pattern)
-    assert (child / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    (undisturbed,) = (world.root / "other").glob(pattern)
+    assert (child / "model.safetensors").read_bytes() == (
+        undisturbed / "model.safetensors"
+    ).read_bytes()
     assert (child / "model.safetensors").read_bytes() != (
         world.run(1) / "model.safetensors"
     ).read_bytes()
     losses = [
         [json.loads(line)["loss"] for line in (path / "train.jsonl").read_text().splitlines()]
-        for path in (child, whole)
+        for path in (child, undisturbed)
     ]
     assert len(losses[0]) == 4 and losses[0] == losses[1]
 
@@ -495,14 +502,14 @@ def test_a_child_of_a_parent_that_changed_is_refused(world, capfd, monkeypatch):
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "sha256": "0" * 64}))
     before = world.files()
     done = call(capfd, world.root, "run", *words)
-    said = [
+    lines = [
         line
         for line in done.stderr.splitlines()
         if "has changed since rope+yarn-16to64-s0-" in line
     ]
     assert (
         done.returncode == 1
-        and len(said) == 1
-        and "to fine-tune anew" in said[0]
+        and len(lines) == 1
+        and "to fine-tune anew" in lines[0]
         and world.files() == before
     )

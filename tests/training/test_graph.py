@@ -34,14 +34,14 @@ class Calls:
         outputs = [torch.zeros(()), torch.zeros(())]
 
         def replay() -> None:
-            for kept, made in zip(outputs, step(*inputs), strict=True):
-                kept.copy_(made)
+            for output, result in zip(outputs, step(*inputs), strict=True):
+                output.copy_(result)
 
         return Recorded(replay, inputs, outputs)
 
 
 def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
-    made = Trainer(
+    training = Trainer(
         tiny(),
         corpus or make_corpus(),
         config(steps=30, **changes),
@@ -49,23 +49,29 @@ def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
         torch.device("cpu"),
         lambda n, step: n,
     )
-    assert made.graphs is None
+    assert training.graphs is None
     if graph:
-        made.graphs = StepGraphs(made._step, made.model.zero_grad, record or Calls())
-    return made
+        training.graphs = StepGraphs(training._step, training.model.zero_grad, record or Calls())
+    return training
 
 
-def followed(made: Trainer, steps: int) -> list[float]:
+def followed(training: Trainer, steps: int) -> list[float]:
     """Loss of every step."""
-    made.recent_steps = type(made.recent_steps)(maxlen=steps)
+    training.recent_steps = type(training.recent_steps)(maxlen=steps)
     for _ in range(steps):
-        made.advance()
-    made._finish_pending_step()
-    return [loss for loss, *_ in made.recent_steps]
+        training.advance()
+    training._finish_pending_step()
+    return [loss for loss, *_ in training.recent_steps]
 
 
-def same(one: Trainer, other: Trainer) -> bool:
-    return all(map(torch.equal, one.model.state_dict().values(), other.model.state_dict().values()))
+def same(training: Trainer, other_training: Trainer) -> bool:
+    return all(
+        map(
+            torch.equal,
+            training.model.state_dict().values(),
+            other_training.model.state_dict().values(),
+        )
+    )
 
 
 def mixed():
@@ -86,8 +92,11 @@ def mixed():
 )
 @pytest.mark.usefixtures("one_thread")
 def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpus, changes, shapes):
-    calls, made = Calls(), [corpus and corpus() for _ in range(2)]
-    eager, recorded = trainer(False, made[0], **changes), trainer(True, made[1], calls, **changes)
+    calls, corpora = Calls(), [corpus and corpus() for _ in range(2)]
+    eager, recorded = (
+        trainer(False, corpora[0], **changes),
+        trainer(True, corpora[1], calls, **changes),
+    )
     assert followed(eager, 30) == followed(recorded, 30) and same(eager, recorded)
     assert calls.recorded == shapes and all(
         count == EAGER_STEPS for count in recorded.graphs.eager_steps.values()
@@ -99,15 +108,15 @@ def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpu
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_training_resumed_from_a_recorded_step_ends_with_the_same_bits(tmp_path):
-    whole, first, rest = trainer(True), trainer(True), trainer(True)
-    followed(whole, 30)
+    undisturbed, first, rest = trainer(True), trainer(True), trainer(True)
+    followed(undisturbed, 30)
     followed(first, 12)
     run = Run(tmp_path)
     with run.lock():
         first.save(run)
         rest.resume(run)
     followed(rest, 18)
-    assert rest.step == 30 and same(whole, rest)
+    assert rest.step == 30 and same(undisturbed, rest)
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -119,11 +128,11 @@ def test_a_step_that_cannot_be_recorded_stays_eager_and_is_said_once(capsys):
 
     eager, other = trainer(False, length=[4, 8]), trainer(True, record=fails, length=[4, 8])
     assert followed(eager, 30) == followed(other, 30) and same(eager, other)
-    said = [line for line in capsys.readouterr().err.splitlines() if "train.graph" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "train.graph" in line]
     assert (
-        len(said) == 1
+        len(lines) == 1
         and "(CUDA error: operation not permitted when stream is capturing): training goes on"
-        in said[0]
+        in lines[0]
     )
 
 
@@ -146,12 +155,12 @@ def test_when_a_step_is_a_graph():
 
 
 def test_rates_stay_where_a_recorded_step_reads_them():
-    made = trainer(False)
-    group, *_ = made.optimizers[0].param_groups
-    group["lr"] = kept = torch.tensor(0.5)  # as on a GPU
-    optim.set_rate(made.optimizers, 0.25)
-    assert group["lr"] is kept and float(kept) == pytest.approx(0.25 * group["peak_lr"])
-    optim.place_rates(made.optimizers)  # of parameters on a CPU, after a state of a GPU was loaded
+    eager = trainer(False)
+    group, *_ = eager.optimizers[0].param_groups
+    group["lr"] = rate = torch.tensor(0.5)  # as on a GPU
+    optim.set_rate(eager.optimizers, 0.25)
+    assert group["lr"] is rate and float(rate) == pytest.approx(0.25 * group["peak_lr"])
+    optim.place_rates(eager.optimizers)  # of parameters on a CPU, after a state of a GPU was loaded
     assert group["lr"] == pytest.approx(0.25 * group["peak_lr"]) and isinstance(group["lr"], float)
 
 
@@ -182,29 +191,29 @@ def test_graphs_on_a_gpu_are_the_eager_steps(encoding, optimizer, tmp_path):
     state.
     """
     changes = {"length": [TRAIN_LEN // 2, TRAIN_LEN], "micro_batches": 2, "optimizer": optimizer}
-    eager, made, rest = (on_gpu(encoding, graph, **changes) for graph in (False, None, None))
-    wanted = followed(eager, 30)
+    eager, recorded, rest = (on_gpu(encoding, graph, **changes) for graph in (False, None, None))
+    expected_losses = followed(eager, 30)
     with Run(tmp_path).lock():
-        found = followed(made, 15)
-        made.save(Run(tmp_path))
+        losses = followed(recorded, 15)
+        recorded.save(Run(tmp_path))
         rest.resume(Run(tmp_path))
-    found += followed(made, 15)
-    assert found == pytest.approx(wanted, abs=2e-3)
-    assert found[15:] == pytest.approx(followed(rest, 15), abs=2e-3)
-    if made.graphs is not None:
-        assert len(made.graphs.recorded) == 2 and not made.graphs.refused
-    for one, other in zip(eager.model.parameters(), made.model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=2e-2)
+    losses += followed(recorded, 15)
+    assert losses == pytest.approx(expected_losses, abs=2e-3)
+    assert losses[15:] == pytest.approx(followed(rest, 15), abs=2e-3)
+    if recorded.graphs is not None:
+        assert len(recorded.graphs.recorded) == 2 and not recorded.graphs.refused
+    for expected, actual in zip(eager.model.parameters(), recorded.model.parameters(), strict=True):
+        torch.testing.assert_close(expected, actual, rtol=0, atol=2e-2)
 
 
 @pytest.mark.gpu
 def test_a_graph_takes_less_than_half_the_time_of_its_launches():
     times = []
     for graph in (False, True):
-        made = on_gpu("rope", graph)
-        followed(made, 10)
+        training = on_gpu("rope", graph)
+        followed(training, 10)
         began = time.monotonic()
-        followed(made, 20)
+        followed(training, 20)
         torch.cuda.synchronize()
         times.append(time.monotonic() - began)
     assert times[1] < times[0] / 2, times

@@ -246,12 +246,12 @@ def test_the_gradient_is_that_of_the_mean_over_all_targets_however_a_batch_is_di
     for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (100, 1), (1, 2), (2, 2), (1, 3), (1, 8)):
         divided, total = tiny(), 0.0
         for share in range(shares):
-            made = trainer(divided, corpus(), micro_batches=micro_batches)
-            rows = made.batches.at(0, World(share, shares).share)
-            total += made._backward(*rows, made._target_shares(rows[1])).item()
+            training = trainer(divided, corpus(), micro_batches=micro_batches)
+            rows = training.batches.at(0, World(share, shares).share)
+            total += training._backward(*rows, training._target_shares(rows[1])).item()
         assert total == pytest.approx(loss.item(), rel=1e-5)
-        for one, two in zip(divided.parameters(), model.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)
+        for actual, expected in zip(divided.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_path):
@@ -302,11 +302,15 @@ def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
 
 
 def test_clipping_bounds_the_norm_and_logs_what_it_was():
-    made = trainer(clip=0.01)
-    made._backward(*made.batches.at(0), None)
-    before = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
-    norm = made._clip_gradients()
-    after = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
+    training = trainer(clip=0.01)
+    training._backward(*training.batches.at(0), None)
+    before = math.sqrt(
+        sum(p.grad.double().square().sum().item() for p in training.model.parameters())
+    )
+    norm = training._clip_gradients()
+    after = math.sqrt(
+        sum(p.grad.double().square().sum().item() for p in training.model.parameters())
+    )
     assert float(norm) == pytest.approx(before, rel=1e-5) and before > 0.1
     assert after == pytest.approx(0.01, rel=1e-3)
 
@@ -400,19 +404,19 @@ def endless_slope(model):
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         (not_a_number, r"loss is nan at step 4 .* lower train\.lr"),
         (endless_slope, "weights .* not finite after step 4"),
     ],
 )
-def test_a_failure_is_recorded_and_the_last_good_state_kept(tmp_path, what, said):
-    whole = train(tmp_path / "whole", config(log_every=1))
+def test_a_failure_is_recorded_and_the_last_good_state_kept(tmp_path, what, message):
+    undisturbed = train(tmp_path / "whole", config(log_every=1))
     for model in (
         failing(what, 4),
         failing(what, 1),
     ):  # once more from the state: the same end, told once
-        with pytest.raises(RunError, match=said) as error:
+        with pytest.raises(RunError, match=message) as error:
             train(tmp_path / "bad", config(log_every=1, checkpoint_every=1), model=model)
         *log, last = log_of(tmp_path / "bad")
         assert last == {"step": 4, "stopped": str(error.value)} and [line["step"] for line in log][
@@ -428,7 +432,7 @@ def test_a_failure_is_recorded_and_the_last_good_state_kept(tmp_path, what, said
         train(tmp_path / "bad", config(log_every=1, checkpoint_every=1), model=tiny(seed=9))[
             "sha256"
         ]
-        == whole["sha256"]
+        == undisturbed["sha256"]
     )
     assert log_of(tmp_path / "bad") == log_of(tmp_path / "whole")
 
@@ -563,11 +567,11 @@ def test_the_real_model_trains_and_resumes(tmp_path):
             **options,
         )
 
-    whole = run("whole")
-    assert whole["validation_loss"] < 0.1 < math.log(VOCAB)
+    undisturbed = run("whole")
+    assert undisturbed["validation_loss"] < 0.1 < math.log(VOCAB)
     with pytest.raises(Stopped):
         run("cut", number=signal.SIGTERM, at=30)
-    assert run("cut")["sha256"] == whole["sha256"]
+    assert run("cut")["sha256"] == undisturbed["sha256"]
 
 
 class Disturbs(Log):
@@ -613,7 +617,7 @@ def described(folder: Path, at: int, disturb) -> tuple[dict, Run]:
 def test_a_training_that_loses_its_files_while_it_runs_is_whole_at_its_end(
     tmp_path, capfd, at, lost
 ):
-    whole, expected = described(tmp_path / "whole" / "run", 0, None)
+    undisturbed, expected = described(tmp_path / "whole" / "run", 0, None)
     folder = tmp_path / "results" / "run"
 
     def disturb():
@@ -632,7 +636,7 @@ def test_a_training_that_loses_its_files_while_it_runs_is_whole_at_its_end(
 
     summary, run = described(folder, at, disturb)
     assert (
-        summary["sha256"] == whole["sha256"] == sha256_file(run.weights)
+        summary["sha256"] == undisturbed["sha256"] == sha256_file(run.weights)
         and run.finished
         and not run.has_state
     )
@@ -643,18 +647,18 @@ def test_a_training_that_loses_its_files_while_it_runs_is_whole_at_its_end(
 
 def test_a_training_whose_place_another_process_took_leaves_it_alone(tmp_path):
     folder = tmp_path / "run"
-    taken = Run(folder)
+    other_run = Run(folder)
 
     with contextlib.ExitStack() as stack:
 
         def disturb():
             folder.rename(tmp_path / "elsewhere")
-            stack.enter_context(taken.lock())
-            taken.write_config({"seed": 0, "train": {"steps": 12}})
+            stack.enter_context(other_run.lock())
+            other_run.write_config({"seed": 0, "train": {"steps": 12}})
 
         with pytest.raises(Busy, match="working on"):
             described(folder, 12, disturb)
-    assert not taken.finished and (tmp_path / "elsewhere" / "state.pt").exists()
+    assert not other_run.finished and (tmp_path / "elsewhere" / "state.pt").exists()
 
 
 def test_nothing_positional_decays():
@@ -688,11 +692,11 @@ def test_every_training_length_is_compiled_however_many(monkeypatch):
         torch, "compile", lambda function, **options: compile_(function, **options, **count)
     )
     lengths = list(range(4, 15))
-    made = trainer(length=lengths, compile=True)
+    training = trainer(length=lengths, compile=True)
     for n in lengths:
-        made.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
+        training.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
     assert (
-        made.compiled and len(compiled) == len(lengths) + 1
+        training.compiled and len(compiled) == len(lengths) + 1
     )  # 11, where torch's own limit is 8, and one of a whole batch
 
 
@@ -702,6 +706,6 @@ def test_what_cannot_be_compiled_on_a_cpu_without_bf16_is_said_with_the_way_out(
     monkeypatch.setattr(bf16, "has_bf16_products", lambda: False)
     assert train(tmp_path, config(dtype="bf16", compile=True))["compiled"] is False
     assert (
-        "training goes on without it" in (said := capfd.readouterr().err)
-        and "train.dtype=fp32" in said
+        "training goes on without it" in (stderr := capfd.readouterr().err)
+        and "train.dtype=fp32" in stderr
     )

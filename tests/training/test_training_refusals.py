@@ -58,12 +58,12 @@ FINETUNED = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "said"), FINETUNED, ids=[typed for typed, _ in FINETUNED])
-def test_what_cannot_be_trained_in_is_refused(typed, said):
+@pytest.mark.parametrize(("typed", "message"), FINETUNED, ids=[typed for typed, _ in FINETUNED])
+def test_what_cannot_be_trained_in_is_refused(typed, message):
     values = configured(f"encoding=rope extension=none {typed}")
     parent = job(values["encoding"], values["extension"])
     tuning = FinetuneConfig(**values.get("finetune", {}))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         check_beginning(child_config(parent, "x-16-s0-0", tuning), parent)
 
 
@@ -80,7 +80,7 @@ NO_NAME = "auto, cpu, cuda, one GPU such as cuda:1, or another kind"
 
 
 @pytest.mark.parametrize(
-    ("device", "processes", "said"),
+    ("device", "processes", "message"),
     [
         ("auto", 3, "processes=3 exceed the 2 GPUs .*: choose fewer"),
         ("cuda", 3, "processes=3 exceed the 2 GPUs .*: choose fewer"),
@@ -98,13 +98,13 @@ NO_NAME = "auto, cpu, cuda, one GPU such as cuda:1, or another kind"
         ("cpu ", 1, NO_NAME),
     ],
 )
-def test_devices_that_are_not_there_are_refused(device, processes, said, two_gpus):
-    with pytest.raises(ConfigError, match=said):
+def test_devices_that_are_not_there_are_refused(device, processes, message, two_gpus):
+    with pytest.raises(ConfigError, match=message):
         pick_device(device, 0, processes)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("settings", "message"),
     [
         ({"processes": 1000}, "processes=1000 exceed the 4 cores .*: give processes=4 or fewer"),
         ({"processes": 5, "device": "auto"}, "processes=5 exceed the 4 cores"),
@@ -117,13 +117,13 @@ def test_devices_that_are_not_there_are_refused(device, processes, said, two_gpu
     ids=lambda value: str(value)[:40],
 )
 def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(
-    tmp_path, monkeypatch, asked, said
+    tmp_path, monkeypatch, settings, message
 ):
     monkeypatch.setattr(machine, "cores", lambda: 4)
     monkeypatch.setattr(machine, "gpus", lambda: 0)
     monkeypatch.setattr(worker.subprocess, "Popen", None)
-    with pytest.raises(ConfigError, match=said):
-        sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
+    with pytest.raises(ConfigError, match=message):
+        sweep.run_jobs([unstarted(tmp_path, **settings)], 1, "the command")
 
 
 def unstarted(folder: Path, **changes) -> Job:
@@ -142,7 +142,7 @@ def test_as_many_processes_as_there_are_cores_are_not_refused_and_none_for_a_che
 
 
 @pytest.mark.parametrize(
-    ("text", "asked", "processes", "said"),
+    ("text", "settings", "processes", "message"),
     [
         ({"validation": token_file(6, 1)}, {}, 1, "No document"),
         (
@@ -155,12 +155,12 @@ def test_as_many_processes_as_there_are_cores_are_not_refused_and_none_for_a_che
     ],
     ids=["text too short", "processes", "graph"],
 )
-def test_what_no_trainer_can_do_is_refused_before_training(text, asked, processes, said):
-    with pytest.raises(ConfigError, match=said):
+def test_what_no_trainer_can_do_is_refused_before_training(text, settings, processes, message):
+    with pytest.raises(ConfigError, match=message):
         Trainer(
             tiny(),
             make_corpus(**text),
-            config(**asked),
+            config(**settings),
             0,
             torch.device("cpu"),
             lambda n, step: n,

@@ -84,8 +84,8 @@ def test_the_whole_command(advised, script):
     done = script("target=128", pictures=True)
     assert done.returncode == 0, done.stderr
     (out,) = advised.glob("results/report/advice-hf-32-*-128")
-    told = json.loads((out / "advice.json").read_text())
-    assert set(told["answers"]) == {"short", "long", "both"}
+    content = json.loads((out / "advice.json").read_text())
+    assert set(content["answers"]) == {"short", "long", "both"}
     assert all(
         head in done.stdout
         for head in (
@@ -104,21 +104,24 @@ def test_the_whole_command(advised, script):
     assert table and max(map(len, table)) <= 80
 
     evaluations = stored(advised)
-    assert {one.setting.split for one in evaluations} == {"validation", "test"}
+    assert {evaluation.setting.split for evaluation in evaluations} == {"validation", "test"}
     by_split = {
-        split: [one for one in evaluations if one.setting.split == split]
+        split: [evaluation for evaluation in evaluations if evaluation.setting.split == split]
         for split in ("validation", "test")
     }
-    assert all(len({one.setting.windows for one in found}) == 1 for found in by_split.values())
-    chosen_on = {one["name"] for one in told["search"]}
-    judged_on = {one["name"] for one in told["options"]}
+    assert all(
+        len({evaluation.setting.windows for evaluation in of_split}) == 1
+        for of_split in by_split.values()
+    )
+    chosen_on = {option["name"] for option in content["search"]}
+    judged_on = {option["name"] for option in content["options"]}
     assert chosen_on > judged_on  # the test documents see the finalists alone
-    assert set(told["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
-    served = told["answers"]["long"]["served"]
-    wins = {one["advised"] for one in told["answers"].values()} | (
+    assert set(content["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
+    served = content["answers"]["long"]["served"]
+    wins = {answer["advised"] for answer in content["answers"].values()} | (
         {served["choice"]} if served else set()
     )
-    assert set(told["settings"]) == wins - {
+    assert set(content["settings"]) == wins - {
         UNCHANGED,
         CUT,
     }  # nothing that loses is printed as a setting
@@ -137,22 +140,26 @@ def test_the_whole_command(advised, script):
     assert before == {
         path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")
     }
-    its_numbers_are_those_of_the_stored_losses(told, by_split["test"])
+    its_numbers_are_those_of_the_stored_losses(content, by_split["test"])
 
 
-def its_numbers_are_those_of_the_stored_losses(told: dict, test: list) -> None:
-    plain = next(one for one in test if one.first["extension"] == "none")
-    floor = next(one for one in test if one.first["extension"] == "recompute_window")
-    option = next(one for one in told["options"] if one["name"] == UNCHANGED)
+def its_numbers_are_those_of_the_stored_losses(content: dict, test: list) -> None:
+    plain = next(evaluation for evaluation in test if evaluation.first["extension"] == "none")
+    floor = next(
+        evaluation for evaluation in test if evaluation.first["extension"] == "recompute_window"
+    )
+    option = next(entry for entry in content["options"] if entry["name"] == UNCHANGED)
     for point in option["points"]:
         assert point["nll"] == pytest.approx(plain.losses(point["length"]).mean(), rel=1e-6)
         base = plain.losses(point["length"]) if point["length"] <= 32 else floor.losses(128)
         difference = np.subtract(plain.losses(point["length"]), base, dtype=np.float64).mean()
         assert point["difference"][0] == pytest.approx(difference, abs=1e-6)
-    for factor in told["factors"]:
-        (own,) = {one.path: one for one in test if _is(one.first, factor)}.values()
+    for factor in content["factors"]:
+        (measured,) = {
+            evaluation.path: evaluation for evaluation in test if _is(evaluation.first, factor)
+        }.values()
         assert [point["nll"] for point in factor["points"]] == pytest.approx(
-            [own.losses(n).mean() for n in told["short"]], rel=1e-6
+            [measured.losses(n).mean() for n in content["short"]], rel=1e-6
         )
 
 
@@ -186,33 +193,33 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     Anything else: own attention.
     """
     cfg = adopted(advised / "Llama")
-    found = asked_of(cfg, tmp_path)
-    told = {name: setting_content(found, one, tmp_path) for name, one in (
+    request = asked_of(cfg, tmp_path)
+    settings = {name: setting_content(request, option, tmp_path) for name, option in (
         ("yarn x4", options_with_factors("yarn", [4.0])[0]), ("yarn by length",
         option_by_length("yarn")), ("dynamic_ntk", option_by_length("dynamic_ntk")),
         ("rerope+log_n", option_by_length("rerope+log_n")), ("log_n", option_by_length("log_n")),
     )}  # fmt: skip
     assert (
-        told["yarn x4"]["rope_parameters"]["factor"] == 4
-        and told["dynamic_ntk"]["rope_parameters"]["rope_type"] == "dynamic"
+        settings["yarn x4"]["rope_parameters"]["factor"] == 4
+        and settings["dynamic_ntk"]["rope_parameters"]["rope_type"] == "dynamic"
     )
     written = json.loads((tmp_path / "yarn-x4" / "config.json").read_text())
     assert (
-        written["rope_parameters"] == told["yarn x4"]["rope_parameters"]
+        written["rope_parameters"] == settings["yarn x4"]["rope_parameters"]
         and written["max_position_embeddings"] == 128
     )
     assert (
         "extension=yarn extension.mode=fixed extension.target_len=128"
-        in told["yarn x4"]["files"][1]
+        in settings["yarn x4"]["files"][1]
     )
     assert (
         "serve two configurations, the model as it is up to 32 tokens"
-        in told["yarn by length"]["reason"]
+        in settings["yarn by length"]["reason"]
     )
-    assert told["rerope+log_n"]["reason"].endswith(
+    assert settings["rerope+log_n"]["reason"].endswith(
         "In posbench: extension=rerope scale_attention=log_n."
     )
-    assert "Needs own attention" in told["log_n"]["reason"]
+    assert "Needs own attention" in settings["log_n"]["reason"]
 
 
 def asked_of(cfg: JobConfig, folder: Path) -> Measurements:
@@ -239,9 +246,11 @@ def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path,
         "hidden_size": 64,
     }
     cfg = adopted(checkpoint(tmp_path, kind, vocab_size=256, **({} if written else half)))
-    told = setting_content(asked_of(cfg, tmp_path), options_with_factors("pi", [4.0])[0], tmp_path)
-    assert told["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
-    assert [line.startswith("config.json") for line in told["files"]] == [True, False][
+    setting = setting_content(
+        asked_of(cfg, tmp_path), options_with_factors("pi", [4.0])[0], tmp_path
+    )
+    assert setting["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
+    assert [line.startswith("config.json") for line in setting["files"]] == [True, False][
         : 1 + written
     ]
 
@@ -307,12 +316,13 @@ def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length)
     encoding = Rope(Shape(16, 1, 2, 2, 16))
     extension, _ = option_by_length(family).methods_at(length, 16)
     ours, theirs = (
-        position_plan(encoding, make_method(one), length=length)
-        for one in (extension, node("extension", family))
+        position_plan(encoding, make_method(method), length=length)
+        for method in (extension, node("extension", family))
     )
     for a, b in zip(ours.layers, theirs.layers, strict=True):
         assert all(
-            torch.equal(one.q_table, two.q_table) for one, two in zip(a.bands, b.bands, strict=True)
+            torch.equal(our_band.q_table, their_band.q_table)
+            for our_band, their_band in zip(a.bands, b.bands, strict=True)
         )
         assert (a.factor is None) == (b.factor is None) and (
             a.factor is None or torch.equal(a.factor, b.factor)
@@ -326,9 +336,9 @@ def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
     plan = plan_advice(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
     for family in SCALED_FAMILIES:
         at = {
-            one.methods_at(3100, 3000)[0]["target_len"]
-            for one in options_with_factors(family, plan.factors)
-            if one.factor == 3100 / 3000
+            option.methods_at(3100, 3000)[0]["target_len"]
+            for option in options_with_factors(family, plan.factors)
+            if option.factor == 3100 / 3000
         }
         assert at == {3100} and all(isinstance(target, int) for target in at)
         assert option_by_length(family).methods_at(3100, 3000)[0]["target_len"] == 3100
@@ -357,14 +367,20 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
 def test_finalists_are_read_at_all_lengths_and_their_families_factors_within_the_training_length():
     plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
     options = {
-        one.name: one for one in [AS_IT_IS, CUT_TEXT, *options_with_factors("yarn", plan.factors)]
+        option.name: option
+        for option in [AS_IT_IS, CUT_TEXT, *options_with_factors("yarn", plan.factors)]
     }
-    wanted = {
-        one.name: list(lengths)
-        for one, lengths in plan.third_stage([UNCHANGED, CUT, "yarn x4"], options)
+    lengths_by_option = {
+        option.name: list(lengths)
+        for option, lengths in plan.third_stage([UNCHANGED, CUT, "yarn x4"], options)
     }
-    assert wanted[UNCHANGED] == wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
-    assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
+    assert (
+        lengths_by_option[UNCHANGED]
+        == lengths_by_option[CUT]
+        == lengths_by_option["yarn x4"]
+        == [8, 32, 64, 128]
+    )
+    assert lengths_by_option["yarn x2"] == lengths_by_option["yarn x8"] == [8, 32]
 
 
 def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():

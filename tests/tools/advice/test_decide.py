@@ -77,42 +77,40 @@ def advice(validation: Losses, test: Losses) -> dict:
 
 
 def test_a_known_winner_is_chosen_and_confirmed():
-    found = advice(made_up(0), made_up(1))
-    assert {use: one["choice"] for use, one in found.items()} == {
+    answers = advice(made_up(0), made_up(1))
+    assert {use: answer["choice"] for use, answer in answers.items()} == {
         "short": UNCHANGED,
         "long": "rerope",
         "both": "yarn by length",
     }
-    assert {one["verdict"] for one in found.values()} == {CONFIRMED}
-    assert found["long"]["next_best"] == "yarn x4" and found["long"]["over_next"] == CONFIRMED
-    assert not found["both"]["costs"] and found["both"]["against"][CUT][0] == pytest.approx(
+    assert {answer["verdict"] for answer in answers.values()} == {CONFIRMED}
+    assert answers["long"]["next_best"] == "yarn x4" and answers["long"]["over_next"] == CONFIRMED
+    assert not answers["both"]["costs"] and answers["both"]["against"][CUT][0] == pytest.approx(
         -0.1, abs=0.03
     )
 
 
 def test_what_costs_within_the_window_is_not_advised_for_both():
     without = {name: values for name, values in TRUTH.items() if name != "yarn by length"}
-    found = advice(made_up(0, without), made_up(1, without))
+    answers = advice(made_up(0, without), made_up(1, without))
     assert (
-        found["both"]["choice"] == CUT
+        answers["both"]["choice"] == CUT
     )  # rerope costs 0.02, yarn x4 0.08 and more, and 0.01 is tolerated
     cheap = {**without, "rerope": (3.4, 3.0005, 2.8)}
-    found = advice(made_up(0, cheap, 0.002), made_up(1, cheap, 0.002))["both"]
-    assert (found["choice"], found["verdict"]) == ("rerope", CONFIRMED) and set(found["costs"]) == {
-        "16",
-        "64",
-    }
+    answer = advice(made_up(0, cheap, 0.002), made_up(1, cheap, 0.002))["both"]
+    assert (answer["choice"], answer["verdict"]) == ("rerope", CONFIRMED)
+    assert set(answer["costs"]) == {"16", "64"}
 
 
 def test_a_tie_is_undecided():
     equal = {**TRUTH, "rerope": (3.4, 3.0, 2.9), "yarn x4": (3.4, 3.0, 2.9)}
-    told = [
+    verdicts = [
         advice(made_up(2 * seed, equal, 0.05), made_up(2 * seed + 1, equal, 0.05))["long"][
             "over_next"
         ]
         for seed in range(40)
     ]
-    assert told.count(UNDECIDED) >= 34
+    assert verdicts.count(UNDECIDED) >= 34
 
 
 def test_a_choice_that_is_nothing_but_chance_is_rarely_confirmed():
@@ -124,27 +122,31 @@ def test_a_choice_that_is_nothing_but_chance_is_rarely_confirmed():
         CUT: TRUTH[CUT],
         **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)},
     }
-    found = [
+    answers = [
         advice(made_up(2 * seed, nothing, 0.1), made_up(2 * seed + 1, nothing, 0.1))["long"]
         for seed in range(60)
     ]
-    chosen = [one for one in found if one["choice"] not in (UNCHANGED, CUT)]
-    assert len(chosen) > 30 and sum(one["verdict"] == CONFIRMED for one in chosen) <= 6
+    chosen = [answer for answer in answers if answer["choice"] not in (UNCHANGED, CUT)]
+    assert len(chosen) > 30 and sum(answer["verdict"] == CONFIRMED for answer in chosen) <= 6
 
 
 def test_a_choice_that_test_documents_refute_gives_way_to_what_needs_no_setting():
-    found = advice(made_up(0), made_up(1, rerope=(3.4, 3.0, 3.3)))["long"]
-    assert (found["choice"], found["verdict"], found["advised"]) == ("rerope", REFUTED, CUT)
+    answer = advice(made_up(0), made_up(1, rerope=(3.4, 3.0, 3.3)))["long"]
+    assert (answer["choice"], answer["verdict"], answer["advised"]) == ("rerope", REFUTED, CUT)
 
 
 @pytest.mark.parametrize("choice, other", [(UNCHANGED, CUT), (CUT, UNCHANGED)])
 def test_a_refuted_choice_that_needs_no_setting_stands_if_the_other_is_worse(choice, other):
-    for loss, wanted in ((3.3, choice), (2.95, other)):
+    for loss, advised in ((3.3, choice), (2.95, other)):
         test = made_up(
             1, {choice: (3.4, 3.0, 3.0), other: (3.4, 3.0, loss), "rerope": (3.4, 3.0, 2.8)}
         )
-        found = judge_choice("long", [choice, "rerope", other], test, PLAN)
-        assert (found["choice"], found["verdict"], found["advised"]) == (choice, REFUTED, wanted)
+        answer = judge_choice("long", [choice, "rerope", other], test, PLAN)
+        assert (answer["choice"], answer["verdict"], answer["advised"]) == (
+            choice,
+            REFUTED,
+            advised,
+        )
 
 
 def test_cutting_wins_where_no_option_uses_the_longer_text():
@@ -154,8 +156,12 @@ def test_cutting_wins_where_no_option_uses_the_longer_text():
         "yarn by length": (3.4, 3.0, 3.2),
         "rerope": (3.4, 3.0, 3.1),
     }
-    found = advice(made_up(0, worse), made_up(1, worse))
-    assert (found["long"]["choice"], found["long"]["verdict"], found["long"]["next_best"]) == (
+    answers = advice(made_up(0, worse), made_up(1, worse))
+    assert (
+        answers["long"]["choice"],
+        answers["long"]["verdict"],
+        answers["long"]["next_best"],
+    ) == (
         CUT,
         CONFIRMED,
         "rerope",
@@ -163,14 +169,14 @@ def test_cutting_wins_where_no_option_uses_the_longer_text():
 
 
 def test_one_document_tells_nothing():
-    found = advice(made_up(0, documents=1), made_up(1, documents=1))
-    assert found["long"]["verdict"] == found["both"]["verdict"] == UNDECIDED
-    assert found["long"]["choice"] == "rerope"
+    answers = advice(made_up(0, documents=1), made_up(1, documents=1))
+    assert answers["long"]["verdict"] == answers["both"]["verdict"] == UNDECIDED
+    assert answers["long"]["choice"] == "rerope"
 
 
 def test_a_loss_that_is_not_finite_is_never_chosen():
-    found = rankings_by_use(made_up(0, rerope=(3.4, 3.0, np.inf)), PLAN)
-    assert "rerope" not in found["long"] and "rerope" not in found["both"]
+    rankings = rankings_by_use(made_up(0, rerope=(3.4, 3.0, np.inf)), PLAN)
+    assert "rerope" not in rankings["long"] and "rerope" not in rankings["both"]
     assert (
         verdict_of_intervals(
             [made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])], [0.0]
@@ -203,8 +209,8 @@ def test_what_is_within_noise_of_the_best_is_judged_and_named():
     best, second, third = ranking["long"][:3]
     assert {best, second, third} == {CUT, "streaming", "lm_infinite"}
     assert set(finalists(ranking, options, validation, PLAN)) >= {best, second}
-    found = within_noise_of_choice(best, ranking["long"], validation, [256], 0.01)
-    assert set(found) == {second, third} and all(one.value >= 0 for one in found.values())
+    near = within_noise_of_choice(best, ranking["long"], validation, [256], 0.01)
+    assert set(near) == {second, third} and all(estimated.value >= 0 for estimated in near.values())
 
 
 def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
@@ -216,13 +222,13 @@ def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
 
 def test_doing_nothing_wins_a_tie():
     tie = {**TRUTH, "rerope": (3.399, 2.999, 2.8)}
-    found = advice(made_up(0, tie), made_up(1, tie))["short"]
-    assert (found["advised"], found["choice"] == UNCHANGED or found["verdict"] == UNDECIDED) == (
+    answer = advice(made_up(0, tie), made_up(1, tie))["short"]
+    assert (answer["advised"], answer["choice"] == UNCHANGED or answer["verdict"] == UNDECIDED) == (
         UNCHANGED,
         True,
     )
-    one = advice(made_up(0, documents=1), made_up(1, documents=1))
-    assert (one["long"]["choice"], one["long"]["advised"]) == ("rerope", CUT)
+    one_document = advice(made_up(0, documents=1), made_up(1, documents=1))
+    assert (one_document["long"]["choice"], one_document["long"]["advised"]) == ("rerope", CUT)
 
 
 def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():

@@ -44,27 +44,29 @@ STARTS = [
 ANY = Space([0], math.inf)
 
 
-def far(one) -> float:
+def far(candidate) -> float:
     """Mean squared distance of the logarithms of the factors to BEST, and something for other exact
     positions than 4.
     """
     return sum(
-        math.log(own / best) ** 2 for own, best in zip(one[1:], BEST, strict=True)
-    ) / PAIRS + 0.05 * (one[0] != 4)
+        math.log(factor / best) ** 2 for factor, best in zip(candidate[1:], BEST, strict=True)
+    ) / PAIRS + 0.05 * (candidate[0] != 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
-    found = evolve(
+    losses = evolve(
         far, STARTS, Space([0, 1, 2, 4, 8], MOST_OVER_FACTOR * FACTOR), search_sizes(1), seed
     )
-    best, start = min(found, key=found.get), min(map(far, STARTS))
-    assert len(found) == 1344 and all(map(never_falls, found))
-    assert best[0] == 4 and found[best] < start / 20
-    assert all(1 <= value <= MOST_OVER_FACTOR * FACTOR for one in found for value in one[1:])
-    mutants = [one for one in found if one not in STARTS]
-    numbers = {value for one in mutants for value in one[1:]} - {
-        value for one in STARTS for value in one[1:]
+    best, start = min(losses, key=losses.get), min(map(far, STARTS))
+    assert len(losses) == 1344 and all(map(never_falls, losses))
+    assert best[0] == 4 and losses[best] < start / 20
+    assert all(
+        1 <= value <= MOST_OVER_FACTOR * FACTOR for candidate in losses for value in candidate[1:]
+    )
+    mutants = [candidate for candidate in losses if candidate not in STARTS]
+    numbers = {value for candidate in mutants for value in candidate[1:]} - {
+        value for candidate in STARTS for value in candidate[1:]
     }
     assert numbers and all(
         value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers
@@ -72,7 +74,7 @@ def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
     small = evolve(
         far, STARTS, Space([0, 1, 2, 4, 8], MOST_OVER_FACTOR * FACTOR), search_sizes(0.1), seed
     )
-    assert found[best] < min(small.values()) < start
+    assert losses[best] < min(small.values()) < start
 
 
 def test_a_space_that_can_be_counted_is_searched_to_its_end():
@@ -82,14 +84,14 @@ def test_a_space_that_can_be_counted_is_searched_to_its_end():
         for first in exact
         for factors in itertools.combinations_with_replacement(grid, 3)
     }
-    found = evolve(
-        lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0],
+    losses = evolve(
+        lambda candidate: candidate[1] - candidate[2] + (candidate[3] - 1.03) ** 2 - candidate[0],
         [(0, 1.0, 1.0, 1.0)],
         Space(exact, 1.05),
         search_sizes(0.3),
         0,
     )
-    assert set(found) == every and min(found, key=found.get) == (2, 1.0, 1.05, 1.05)
+    assert set(losses) == every and min(losses, key=losses.get) == (2, 1.0, 1.05, 1.05)
 
 
 def test_sizes_are_the_published_ones_times_the_root_of_the_budget():
@@ -119,8 +121,8 @@ def test_a_crossover_has_the_numbers_of_its_parents():
     steeper = [
         crossover((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], ANY, rng) for _ in range(50)
     ]
-    assert all(never_falls(one) for one in steeper if one) and any(
-        one and len({*one} - {*better}) > 1 for one in steeper
+    assert all(never_falls(child) for child in steeper if child) and any(
+        child and len({*child} - {*better}) > 1 for child in steeper
     )
     assert crossover(better, better, [better], ANY, rng) is None
 
@@ -134,7 +136,7 @@ MODEL = ("data=local", "data.path=text", "data.tokenizer=bytes", "model=hf", "mo
 SMALL = ("target=128", "budget=0.002", "evaluate.windows=4", "log.mode=disabled")
 
 
-def found(folder: Path) -> tuple[Path, dict]:
+def found_yaml(folder: Path) -> tuple[Path, dict]:
     (path,) = folder.glob("results/factors/hf-32-*/extension/longrope_128.yaml")
     return path, yaml.safe_load(path.read_text())
 
@@ -142,7 +144,7 @@ def found(folder: Path) -> tuple[Path, dict]:
 def test_the_whole_command(world, capfd):
     done = call(capfd, world, "search_factors", *MODEL, *SMALL)
     assert done.returncode == 0, done.stderr
-    path, node = found(world)
+    path, node = found_yaml(world)
     (run,), (log,) = (
         world.glob("results/runs/hf-32-*"),
         path.parents[1].glob("longrope_128-*.jsonl"),
@@ -154,21 +156,21 @@ def test_the_whole_command(world, capfd):
         if line.startswith("  ")
     }
     assert len(measured) == search_sizes(0.002).total == 8 and all(
-        never_falls((0, *one["factors"])) for one in measured
+        never_falls((0, *record["factors"])) for record in measured
     )
-    assert {one["exact_first"] for one in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
-    best = min(measured, key=lambda one: one["nll"])
+    assert {record["exact_first"] for record in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
+    best = min(measured, key=lambda record: record["nll"])
     assert (node["factors"], node["exact_first"]) == (best["factors"], best["exact_first"])
     assert node["mode"] == "fixed" and node["target_len"] == 128
     assert losses["found"] <= min(losses["pi's"], losses["ntk's"], losses["yarn's"])
     assert [losses[f"{name}'s"] for name in ("pi", "ntk", "yarn")] == [
-        pytest.approx(one["nll"], abs=6e-5) for one in measured[:3]
+        pytest.approx(record["nll"], abs=6e-5) for record in measured[:3]
     ]
     assert list(world.glob("results/cache/*/validation.tokens.bin")) and not list(
         world.glob("results/cache/*/test.tokens.bin")
     )
     # The same numbers by the way of any other evaluation.
-    asked = {
+    settings = {
         "lengths": [128],
         "max_length": 128,
         "split": "validation",
@@ -176,7 +178,7 @@ def test_the_whole_command(world, capfd):
         "targets": 16,
         "floor": False,
     }
-    there = posbench.load(run, cache_dir=world / "results" / "cache")
+    loaded = posbench.load(run, cache_dir=world / "results" / "cache")
     others = {
         "found": node,
         "yarn's": {"name": "longrope", "mode": "fixed", "target_len": 128},
@@ -184,28 +186,28 @@ def test_the_whole_command(world, capfd):
     }
     assert len(node["factors"]) == 4
     for name, extension in others.items():
-        assert float(there.evaluate(extension, **asked).nll[0]) == pytest.approx(
+        assert float(loaded.evaluate(extension, **settings).nll[0]) == pytest.approx(
             losses[name], abs=6e-5
         ), name
-    assert float(there.evaluate(None, **asked).nll[0]) == pytest.approx(losses["as"], abs=6e-5)
+    assert float(loaded.evaluate(None, **settings).nll[0]) == pytest.approx(losses["as"], abs=6e-5)
 
 
 def test_it_goes_on_where_it_was_stopped(world, capfd):
     assert call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
-    path, node = found(world)
+    path, node = found_yaml(world)
     (log,) = path.parents[1].glob("longrope_128-*.jsonl")
-    whole = log.read_text()
+    full_log = log.read_text()
     assert (
         call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
-        and log.read_text() == whole
+        and log.read_text() == full_log
     )  # nothing is measured again
-    log.write_text(whole[: len(whole) // 2])  # cut within a line
+    log.write_text(full_log[: len(full_log) // 2])  # cut within a line
     path.unlink()
     done = call(capfd, world, "search_factors", *MODEL, *SMALL)
-    assert done.returncode == 0 and found(world)[1] == node, done.stderr
+    assert done.returncode == 0 and found_yaml(world)[1] == node, done.stderr
     lines = log.read_text().splitlines()
-    assert len([line for line in lines if line in whole.splitlines()]) == 8 and len(lines) == 9
-    log.write_text(whole)
+    assert len([line for line in lines if line in full_log.splitlines()]) == 8 and len(lines) == 9
+    log.write_text(full_log)
     better = {
         "nll": 0.5,
         "exact_first": 0,
@@ -216,14 +218,17 @@ def test_it_goes_on_where_it_was_stopped(world, capfd):
         "exact_first": 3,
         "factors": [1.0, 2.0, 3.0, 4.0],
     }  # exact_first=3 was not asked for
-    log.write_text("".join(json.dumps(one) + "\n" for one in (better, beyond)) + whole)
+    log.write_text("".join(json.dumps(record) + "\n" for record in (better, beyond)) + full_log)
     assert call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
-    assert (found(world)[1]["factors"], found(world)[1]["exact_first"]) == (better["factors"], 0)
-    log.write_text(whole)
+    assert (found_yaml(world)[1]["factors"], found_yaml(world)[1]["exact_first"]) == (
+        better["factors"],
+        0,
+    )
+    log.write_text(full_log)
     more = call(capfd, world, "search_factors", *MODEL, *SMALL, "budget=0.01")
-    assert more.returncode == 0 and log.read_text().startswith(whole)
+    assert more.returncode == 0 and log.read_text().startswith(full_log)
     assert min(json.loads(line)["nll"] for line in log.read_text().splitlines()) <= min(
-        json.loads(line)["nll"] for line in whole.splitlines()
+        json.loads(line)["nll"] for line in full_log.splitlines()
     )
 
 
@@ -272,8 +277,8 @@ def test_what_it_finds_is_an_extension_for_evaluation_fine_tuning_and_export(wor
     ), child
     done = call(capfd, world, "export_hf", *chosen, "out=exported")
     assert done.returncode == 0, done.stderr
-    told = json.loads((world / "exported" / "config.json").read_text())
-    scaling = told.get("rope_scaling") or told["rope_parameters"]
+    config = json.loads((world / "exported" / "config.json").read_text())
+    scaling = config.get("rope_scaling") or config["rope_parameters"]
     assert scaling["rope_type"] == "longrope" and scaling["long_factor"] == pytest.approx(
         node["factors"]
     )
@@ -281,8 +286,8 @@ def test_what_it_finds_is_an_extension_for_evaluation_fine_tuning_and_export(wor
 
 
 def test_exact_positions_that_are_given_are_not_searched(world, capfd):
-    for asked, allowed in ((["exact_first=4"], {4}), (["exact_first=[4,8]"], {4, 8})):
-        done = call(capfd, world, "search_factors", *MODEL, *SMALL, *asked, "out=given")
+    for words, allowed in ((["exact_first=4"], {4}), (["exact_first=[4,8]"], {4, 8})):
+        done = call(capfd, world, "search_factors", *MODEL, *SMALL, *words, "out=given")
         assert done.returncode == 0, done.stderr
         assert (
             yaml.safe_load((world / "given" / "extension" / "longrope_128.yaml").read_text())[
@@ -343,7 +348,7 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["target=32"], "target=32 is within the model's training length of 32 tokens"),
         (
@@ -368,9 +373,9 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
         (["target=100000"], "No document has the 100001 tokens"),
     ],
 )
-def test_what_is_refused_is_one_sentence(world, capfd, words, said):
+def test_what_is_refused_is_one_sentence(world, capfd, words, message):
     done = call(capfd, world, "search_factors", *MODEL, *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("refused") == 1, (
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("refused") == 1, (
         done.stderr
     )
 
@@ -386,8 +391,8 @@ def test_the_pairs_before_a_critical_one_follow_from_its_factor():
     base, pair, width = 10000.0, 2, 8
     changed = base * SLOW[pair] ** (width / (2 * pair))
     first, *factors = space.with_implied_factors((pair, *SLOW))
-    wanted = [(changed / base) ** (2 * c / width) for c in range(pair)]
-    assert first == pair and factors == pytest.approx([*wanted, 2.0, 3.0])
+    expected = [(changed / base) ** (2 * c / width) for c in range(pair)]
+    assert first == pair and factors == pytest.approx([*expected, 2.0, 3.0])
     assert space.is_legal((pair, *factors)) and not space.is_legal((1, *factors))
     assert not space.is_legal(space.with_implied_factors((0, 2.5, 2.5, 3.5, 3.0)))
 
@@ -405,15 +410,19 @@ def test_a_critical_search_begins_at_each_candidate_and_keeps_its_space(seed):
     slow = [4.4 + 1.6 * (c - 9) / (PAIRS - 10) for c in range(9, PAIRS)]
     goal = space.with_implied_factors((9, *[1.0] * 9, *slow))
 
-    def loss(one) -> float:
-        return sum(abs(a - b) for a, b in zip(one[1:], goal[1:], strict=True)) / PAIRS
+    def loss(candidate) -> float:
+        return sum(abs(a - b) for a, b in zip(candidate[1:], goal[1:], strict=True)) / PAIRS
 
-    found = evolve(loss, starts.values(), space, search_sizes(1), seed)
-    best = min(found, key=found.get)
-    assert len(found) == 1344 and all(map(space.is_legal, found))
-    assert all(space.with_implied_factors(one) == one for one in found)
-    assert all(FACTOR <= factor <= 2 * FACTOR for one in found for factor in one[1 + one[0] :])
-    assert 9 <= best[0] <= 11 and found[best] < min(map(loss, starts.values())) / 2
+    losses = evolve(loss, starts.values(), space, search_sizes(1), seed)
+    best = min(losses, key=losses.get)
+    assert len(losses) == 1344 and all(map(space.is_legal, losses))
+    assert all(space.with_implied_factors(candidate) == candidate for candidate in losses)
+    assert all(
+        FACTOR <= factor <= 2 * FACTOR
+        for candidate in losses
+        for factor in candidate[1 + candidate[0] :]
+    )
+    assert 9 <= best[0] <= 11 and losses[best] < min(map(loss, starts.values())) / 2
 
 
 def test_needles_open_a_text_and_only_their_answers_count(world, capfd, monkeypatch):
@@ -436,7 +445,9 @@ def test_needles_open_a_text_and_only_their_answers_count(world, capfd, monkeypa
     done = call(capfd, world, "search_factors", *words)
     assert done.returncode == 0, done.stderr
     (extension, examples, loss), *others = seen
-    assert type(extension).__name__ == "NoExtension" and all(one[1] is examples for one in others)
+    assert type(extension).__name__ == "NoExtension" and all(
+        reading[1] is examples for reading in others
+    )
     losses = []
     model = theirs(world / "Llama")
     for inputs_T, targets_T in zip(examples.inputs_NT, examples.targets_NT, strict=True):
@@ -448,14 +459,14 @@ def test_needles_open_a_text_and_only_their_answers_count(world, capfd, monkeypa
         assert len(inputs_T) == 400 and text.endswith(answer[:-1])
         with torch.no_grad():
             logits_TV = model(torch.tensor(inputs_T)[None]).logits[0].double()
-        asked = torch.tensor(targets_T) >= 0
-        losses += (-logits_TV.log_softmax(-1)[asked, targets_T[targets_T >= 0]]).tolist()
+        is_answer = torch.tensor(targets_T) >= 0
+        losses += (-logits_TV.log_softmax(-1)[is_answer, targets_T[targets_T >= 0]]).tolist()
     assert len(losses) == 3 * 8 and loss == pytest.approx(sum(losses) / len(losses), abs=1e-4)
     name = "longrope_400_needle_critical"
     node = yaml.safe_load((world / f"needle/extension/{name}.yaml").read_text())
     (log,) = (world / "needle").glob(f"{name}-*.jsonl")
     measured = [json.loads(line) for line in log.read_text().splitlines()]
-    best = min(measured, key=lambda one: one["nll"])
+    best = min(measured, key=lambda record: record["nll"])
     assert (node["factors"], node["exact_first"]) == (best["factors"], 0)
     assert f"found, pair {best['critical_pair']}" in done.stdout
     again = call(capfd, world, "search_factors", *words)
@@ -475,14 +486,14 @@ def test_factors_beyond_training_and_the_original_frequencies_within(world, capf
     for length in (8, 32, 33, 128):
         span = Span(32, length, int(mixed.target_len(length)))
         freq_F = mixed.spectrum(spectrum, span).freq_F
-        wanted = spectrum if length <= 32 else fixed.spectrum(spectrum, Span(32, length, 128))
-        assert torch.equal(freq_F, wanted.freq_F)
+        expected = spectrum if length <= 32 else fixed.spectrum(spectrum, Span(32, length, 128))
+        assert torch.equal(freq_F, expected.freq_F)
         assert length > 32 or mixed.temperature(span) == 1
     assert mixed.temperature(Span(32, 128, 128)) == fixed.temperature(Span(32, 128, 128))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["evaluate.tasks=[passkey]"], "evaluate.tasks=[passkey] is of no effect"),
         (["objective=needle", "evaluate.targets=8"], "evaluate.targets=8 is of no effect"),
@@ -495,6 +506,6 @@ def test_factors_beyond_training_and_the_original_frequencies_within(world, capf
         (["objective=needle", "target=64", "dry=true"], "niah_single_2 needs"),
     ],
 )
-def test_objectives_and_spaces_that_do_not_fit_are_refused(world, capfd, words, said):
+def test_objectives_and_spaces_that_do_not_fit_are_refused(world, capfd, words, message):
     done = call(capfd, world, "search_factors", *MODEL, *words)
-    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr, done.stderr

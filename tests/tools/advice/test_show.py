@@ -48,16 +48,18 @@ SETTINGS = {
 }
 
 
-def told(test: Losses, validation: Losses | None = None) -> dict:
+def content_of(test: Losses, validation: Losses | None = None) -> dict:
     """Content as it is written: no number of it is nan."""
     validation = validation or made_up(0)
-    made = advice_content(ABOUT, PLAN, OPTIONS, validation, test, rankings_by_use(validation, PLAN))
-    return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
+    content = advice_content(
+        ABOUT, PLAN, OPTIONS, validation, test, rankings_by_use(validation, PLAN)
+    )
+    return json.loads(json.dumps({**content, "settings": SETTINGS}, allow_nan=False))
 
 
 def test_the_sentences_say_what_was_found_and_what_to_do():
-    found = told(made_up(1))
-    short, long, both = all_answers(found)
+    content = content_of(made_up(1))
+    short, long, both = all_answers(content)
     assert short.startswith(
         "Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents:"
         " -0.013 ["
@@ -67,14 +69,14 @@ def test_the_sentences_say_what_was_found_and_what_to_do():
     assert " to the cut text." in long and "Better than the next best, yarn x4: -0.1" in long
     assert "The best that engines serve is yarn x4: -3.1" in long
     assert both.startswith("Both: yarn by length.") and "It costs nothing up to 64 tokens." in both
-    found["answers"]["long"]["near"] = {
+    content["answers"]["long"]["near"] = {
         name: [0.001, -0.1, 0.1] for name in ("dca", "streaming", CUT, "yarn x4")
     }
     assert (
         "Validation documents do not tell rerope apart from dca (+0.001), streaming (+0.001)."
-        in answer_sentences(found, "long")
+        in answer_sentences(content, "long")
     )
-    refuted = answer_sentences(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
+    refuted = answer_sentences(content_of(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
     assert refuted.startswith(
         "Long texts (256 tokens): leave the model as it is and cut the text to its last 64 tokens."
     )
@@ -86,13 +88,13 @@ def test_the_sentences_say_what_was_found_and_what_to_do():
         name: TRUTH[name] for name in TRUTH if name not in ("yarn by length", "rerope", "yarn x4")
     }
     assert (
-        all_answers(told(made_up(1, without), made_up(0, without)))[2]
+        all_answers(content_of(made_up(1, without), made_up(0, without)))[2]
         == "Both: the same as for long texts."
     )
 
 
 def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
-    lines = option_table(told(made_up(1))).splitlines()
+    lines = option_table(content_of(made_up(1))).splitlines()
     assert max(map(len, lines)) <= 80 and len({len(line) for line in lines[1:]}) == 1
     assert [line.split("  ")[0] for line in lines[1:]] == [
         "as it is",
@@ -104,17 +106,17 @@ def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
 
 
 def test_one_document_and_losses_that_are_not_finite_are_words():
-    found = told(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
-    text = advice_text(found)
+    content = content_of(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
+    text = advice_text(content)
     assert (
         "So few documents as 2 leave wide intervals"
-        in introduction(told(made_up(1, documents=2)))[-1]
+        in introduction(content_of(made_up(1, documents=2)))[-1]
     )
     assert (
         "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text
         and text.endswith("refused for a reason")
     )
-    assert "not finite" in advice_text(told(made_up(1, rerope=(3.4, 3.0, np.inf))))
+    assert "not finite" in advice_text(content_of(made_up(1, rerope=(3.4, 3.0, np.inf))))
     assert "(one document: no interval)" in text and "not finite" in text and "nan" not in text
     assert (
         with_half_width([0.1, None, None]) == "+0.100"
@@ -122,24 +124,24 @@ def test_one_document_and_losses_that_are_not_finite_are_words():
         and with_half_width([-1e-5, 0, 1]) == "+0.000 +-0.500"
     )
     assert (
-        usable_in_words({"surely": None, "perhaps": 64}, found) == "?-64"
-        and usable_in_words({"surely": 16, "perhaps": 64}, found) == "16-64"
+        usable_in_words({"surely": None, "perhaps": 64}, content) == "?-64"
+        and usable_in_words({"surely": 16, "perhaps": 64}, content) == "16-64"
     )
 
 
 def test_the_figure_and_the_page_hold_the_same_numbers(tmp_path):
-    found = told(made_up(1))
-    found["factors"] = [one for one in found["options"] if one["name"] == "yarn x4"]
-    assert factor_lines(found)[1] == (
+    content = content_of(made_up(1))
+    content["factors"] = [option for option in content["options"] if option["name"] == "yarn x4"]
+    assert factor_lines(content)[1] == (
         "yarn at 64",
-        [(1.0, [0.0, 0.0, 0.0]), (4.0, found["factors"][0]["points"][1]["difference"])],
+        [(1.0, [0.0, 0.0, 0.0]), (4.0, content["factors"][0]["points"][1]["difference"])],
     )
-    png, _ = write_figure(advice_figure(found), tmp_path / "advice")
+    png, _ = write_figure(advice_figure(content), tmp_path / "advice")
     assert png.stat().st_size > 1000
-    (tmp_path / "advice.html").write_text(advice_page(found, Markup("<p></p>")))
+    (tmp_path / "advice.html").write_text(advice_page(content, Markup("<p></p>")))
     read = Page(tmp_path / "advice.html")
     assert "small <b>&" in read.text and "b" not in {tag for tag, _ in read.tags}
-    long = next(one for one in found["options"] if one["name"] == "rerope")["points"][-1]
+    long = next(option for option in content["options"] if option["name"] == "rerope")["points"][-1]
     assert (
         f"{long['nll']:.3f} ({with_half_width(long['difference'])})".replace("+-", "\u00b1")
         in read.text

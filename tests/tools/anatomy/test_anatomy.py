@@ -127,9 +127,9 @@ FACTS = [
 @pytest.mark.parametrize(("encoding", "extension", "expected"), FACTS)
 def test_the_property_table(encoding, extension, expected):
     shape = Shape(d_model=64, n_layer=2, n_head=2, n_kv_head=1, train_len=32)
-    found = anatomy(encoding, extension, length=256, shape=shape).numbers["properties"]
+    properties = anatomy(encoding, extension, length=256, shape=shape).numbers["properties"]
     assert (
-        " ".join({True: "yes", False: "no", None: "-"}[value] for value in found.values())
+        " ".join({True: "yes", False: "no", None: "-"}[value] for value in properties.values())
         == expected
     )
 
@@ -184,9 +184,12 @@ def test_layers_of_two_kinds_are_told_apart():
 
 @pytest.mark.parametrize("length", [2, 3, 64, 65, 4096, 100_000])
 def test_samples_are_distances_below_the_length(length):
-    found = sampled_distances(length)
+    distances = sampled_distances(length)
     assert (
-        found[0] == 0 and found[-1] == length - 1 and (found.diff() > 0).all() and len(found) <= 320
+        distances[0] == 0
+        and distances[-1] == length - 1
+        and (distances.diff() > 0).all()
+        and len(distances) <= 320
     )
 
 
@@ -195,8 +198,8 @@ def test_a_sink_is_told_with_its_logit():
     numbers = dissect(
         encoding, extension, OffByOne(encoding.shape), LONG, LearnedSink(encoding.shape, init=1.0)
     ).numbers
-    wanted = math.log(1 + math.e)
-    assert [layer["sink"] for layer in numbers["layers"]] == [[pytest.approx(wanted)] * 4] * 2
+    expected = math.log(1 + math.e)
+    assert [layer["sink"] for layer in numbers["layers"]] == [[pytest.approx(expected)] * 4] * 2
     assert sum("a sink of logit 1.31" in line for line in summary_lines(numbers)) == 2
     assert (
         dissect(*make_triple("hybrid", "none", "none"), LONG).numbers["layers"][0]["sink"] is None

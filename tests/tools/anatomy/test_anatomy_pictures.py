@@ -37,8 +37,8 @@ def test_equal_anatomies_are_equal_files(tmp_path):
         write_figure(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name)
         for name in ("a", "b")
     ]
-    for one, other in zip(*files, strict=True):
-        assert one.read_bytes() == other.read_bytes()
+    for first, second in zip(*files, strict=True):
+        assert first.read_bytes() == second.read_bytes()
 
 
 def test_the_gallery_shows_every_method(monkeypatch):

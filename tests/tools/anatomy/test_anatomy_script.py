@@ -40,8 +40,8 @@ def test_the_script_refuses_with_the_sentence_of_run(script):
     refused = [script("encoding=alibi", "extension=ntk", name=name) for name in ("anatomy", "run")]
     assert [done.returncode for done in refused] == [2, 2]
     assert "alibi has no spectrum to change" in refused[0].stderr
-    said = refused[0].stderr.strip().splitlines()[-1]
-    assert said.removeprefix("refused: ") in refused[1].stderr
+    sentence = refused[0].stderr.strip().splitlines()[-1]
+    assert sentence.removeprefix("refused: ") in refused[1].stderr
     assert script("length=0").returncode == 2
 
 

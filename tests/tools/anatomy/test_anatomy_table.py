@@ -16,12 +16,12 @@ from posbench.tools.anatomy.grid_table import Row
 def grid(tmp_path, capfd, one_thread):
     """(what was said, the rows of the CSV) of one call of the script."""
 
-    def made(*overrides: str, folder: str = "out"):
+    def call_and_read(*overrides: str, folder: str = "out"):
         done = call(capfd, tmp_path, "anatomy", *overrides, f"report_dir={tmp_path / folder}")
         path = tmp_path / folder / "dimensionless.csv"
         return done, from_csv(path, Row, "a table", "anatomy.py") if path.exists() else []
 
-    return made
+    return call_and_read
 
 
 def turns(base: float, pairs: int, train_len: int) -> float:

@@ -54,43 +54,43 @@ TEXT = file(np.random.default_rng(0).integers(0, 50, 500), [90, 20, 300, 90])
 def expected(weights_HSK: np.ndarray) -> dict[str, list]:
     """The numbers of a layer, by a loop over the weights of its last queries."""
     heads, queries, length = weights_HSK.shape
-    found = {
+    numbers = {
         "entropy": [0.0] * heads,
         "first": [0.0] * heads,
         "sink": [0.0] * heads,
         "far": [0.0] * heads,
     }
-    found["mass"] = [[0.0] * (1 + math.ceil(math.log2(length))) for _ in range(heads)]
+    numbers["mass"] = [[0.0] * (1 + math.ceil(math.log2(length))) for _ in range(heads)]
     for h in range(heads):
         for s in range(queries):
-            given = [weight for weight in weights_HSK[h, s] if weight > 0]
-            rest = 1 - sum(given)
-            found["sink"][h] += rest / queries
-            found["entropy"][h] -= (
-                sum(p * math.log(p) for p in [*given, rest] if p > 1e-9) / queries
+            positive = [weight for weight in weights_HSK[h, s] if weight > 0]
+            rest = 1 - sum(positive)
+            numbers["sink"][h] += rest / queries
+            numbers["entropy"][h] -= (
+                sum(p * math.log(p) for p in [*positive, rest] if p > 1e-9) / queries
             )
             for key, weight in enumerate(weights_HSK[h, s]):
                 distance = length - queries + s - key
                 if key == 0:
-                    found["first"][h] += weight / queries
+                    numbers["first"][h] += weight / queries
                 elif weight:
-                    found["mass"][h][0 if distance == 0 else 1 + int(math.log2(distance))] += (
+                    numbers["mass"][h][0 if distance == 0 else 1 + int(math.log2(distance))] += (
                         weight / queries
                     )
-                    found["far"][h] += weight / queries * (distance >= TRAIN_LEN)
-    return found
+                    numbers["far"][h] += weight / queries * (distance >= TRAIN_LEN)
+    return numbers
 
 
-def assert_equal(found: dict, wanted: dict[str, list], atol: float = 2e-5) -> None:
-    for key, values in wanted.items():
+def assert_equal(actual: dict, expected_numbers: dict[str, list], atol: float = 2e-5) -> None:
+    for key, values in expected_numbers.items():
         # A sink's share below 1e-5 counts as rounding, and is worth ten times as many nats.
         np.testing.assert_allclose(
-            found[key], values, rtol=0, atol=10 * atol if key == "entropy" else atol, err_msg=key
+            actual[key], values, rtol=0, atol=10 * atol if key == "entropy" else atol, err_msg=key
         )
     assert np.allclose(
-        np.sum(found["mass"], axis=1) + found["first"] + found["sink"],
+        np.sum(actual["mass"], axis=1) + actual["first"] + actual["sink"],
         1,
-        atol=1e-9 + 2e-5 * any(found["sink"]),
+        atol=1e-9 + 2e-5 * any(actual["sink"]),
     )
 
 
@@ -114,12 +114,12 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
     weights_HTT = dense.attention(
         *triple, layer.encoding, q_HTD, k_HTD, eye, x[0].double(), TRAIN_LEN, sink_H=sink_H
     )
-    found = LayerAttention()
-    found.add_windows(layer, x, *module.queries_and_keys(x), QUERIES)
-    assert found.keys == layer.n_T[-QUERIES:].mean() and len(found.seen_U) == len(
+    attention = LayerAttention()
+    attention.add_windows(layer, x, *module.queries_and_keys(x), QUERIES)
+    assert attention.keys == layer.n_T[-QUERIES:].mean() and len(attention.seen_U) == len(
         distance_buckets(LENGTH)
     )
-    return found.summary(np.zeros(1)), expected(weights_HTT[:, -QUERIES:].numpy())
+    return attention.summary(np.zeros(1)), expected(weights_HTT[:, -QUERIES:].numpy())
 
 
 @pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
@@ -134,9 +134,9 @@ def test_every_legal_triple_attends_as_its_formula_says(triple, monkeypatch):
 def test_learned_sinks_take_their_share():
     scale = LearnedSink(small_shape())
     scale.logit_LH[0] = torch.tensor([-2.0, 0.5, 1.7, 6.0])
-    found, wanted = of_layer(("rope", "none", "none"), scale, scale.logit_LH[0].double())
-    assert_equal(found, wanted)
-    assert 0 < found["sink"][0] < found["sink"][3]
+    actual, expected_numbers = of_layer(("rope", "none", "none"), scale, scale.logit_LH[0].double())
+    assert_equal(actual, expected_numbers)
+    assert 0 < actual["sink"][0] < actual["sink"][3]
 
 
 @torch.no_grad()
@@ -144,55 +144,55 @@ def test_learned_sinks_take_their_share():
 def test_keys_seen_are_counted_by_distance(name):
     encoding, extension, _ = make_triple("rope", name, "none")
     visible = dense.COORDINATES.get(name, dense.everything)(LENGTH, TRAIN_LEN)[2][-1].tolist()
-    found, x, module = (
+    attention, x, module = (
         LayerAttention(),
         attention_inputs(encoding, LENGTH)[1],
         small_model(encoding).layers[0].self_attn,
     )
-    found.add_windows(
+    attention.add_windows(
         make_plan(encoding, extension, length=LENGTH).layers[0], x, *module.queries_and_keys(x), 1
     )
     distances = [LENGTH - 1 - key for key, seen in enumerate(visible) if seen and key > 0]
-    assert found.seen_U.tolist() == [
+    assert attention.seen_U.tolist() == [
         sum(low <= each <= high for each in distances) for low, high in distance_buckets(LENGTH)
     ]
-    assert found.keys == sum(visible)
+    assert attention.keys == sum(visible)
 
 
 def test_windows_are_those_of_fixed_targets_and_no_batch_changes_a_number():
-    one, other = (
+    scorer, other_scorer = (
         evaluation(small_model(Rope(small_shape())), TEXT, Rerope(window=8), batch_tokens=size)
         for size in (64, 10_000)
     )
-    found, again = (measure_attention(each, 64) for each in (one, other))
+    measured, again = (measure_attention(each, 64) for each in (scorer, other_scorer))
     assert (
-        found["nll"] == pytest.approx(FixedTargets(one).score(64)[0].mean(), rel=1e-6)
-        and found["documents"] == 3
+        measured["nll"] == pytest.approx(FixedTargets(scorer).score(64)[0].mean(), rel=1e-6)
+        and measured["documents"] == 3
     )
-    for layer, same in zip(found["layers"], again["layers"], strict=True):
+    for layer, same in zip(measured["layers"], again["layers"], strict=True):
         for key in layer:
             np.testing.assert_allclose(
                 np.array(layer[key], float), np.array(same[key], float), rtol=1e-4, atol=1e-6
             )
-    assert not any(block.self_attn._forward_pre_hooks for block in one.model.layers)
+    assert not any(block.self_attn._forward_pre_hooks for block in scorer.model.layers)
 
 
 def test_bf16_is_measured_in_the_model_that_it_reads_with():
-    made = [
+    scorers = [
         evaluation(small_model(Rope(small_shape())), TEXT, dtype=dtype)
         for dtype in ("fp32", "bf16")
     ]
-    plain, rough = (measure_attention(each, 64)["layers"] for each in made)
-    for one, other in zip(plain, rough, strict=True):
-        np.testing.assert_allclose(one["entropy"], other["entropy"], atol=0.05)
-        assert one["entropy"] != other["entropy"]
+    plain, rough = (measure_attention(each, 64)["layers"] for each in scorers)
+    for plain_layer, rough_layer in zip(plain, rough, strict=True):
+        np.testing.assert_allclose(plain_layer["entropy"], rough_layer["entropy"], atol=0.05)
+        assert plain_layer["entropy"] != rough_layer["entropy"]
 
 
 def test_memory_grows_with_the_length_alone():
     text, mib = file(np.random.default_rng(0).integers(0, 50, 5000), [5000]), []
     for length in (1024, 2048):
-        asked = {"lengths": [length], "max_length": length, "windows": 1, "batch_tokens": 1}
-        each = evaluation(small_model(Rope(small_shape())), text, Rerope(), **asked)
+        settings = {"lengths": [length], "max_length": length, "windows": 1, "batch_tokens": 1}
+        each = evaluation(small_model(Rope(small_shape())), text, Rerope(), **settings)
         mib.append(tensor_mib(lambda each=each, length=length: measure_attention(each, length)))
     assert mib[1] < 2.2 * mib[0]
 
@@ -204,47 +204,49 @@ def test_an_imported_checkpoint_attends_as_transformers_says(tmp_path, kind):
 
     path = checkpoint(tmp_path, kind)
     run = imported(path)
-    made = evaluation(load_model(run, trained_config(run), VOCAB, "cpu"), TEXT, targets=QUERIES)
+    scorer = evaluation(load_model(run, trained_config(run), VOCAB, "cpu"), TEXT, targets=QUERIES)
     theirs = (
         getattr(transformers, f"{kind}ForCausalLM")
         .from_pretrained(path, attn_implementation="eager")
         .eval()
     )
-    protocol = FixedTargets(made)
+    protocol = FixedTargets(scorer)
     index_NL = protocol.indices_up_to_targets(
         np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64
     )[:, :-1]
     attentions = theirs(
         torch.from_numpy(TEXT.tokens[index_NL].astype(np.int64)), output_attentions=True
     ).attentions
-    for layer, weights_NHTT in zip(measure_attention(made, 64)["layers"], attentions, strict=True):
+    for layer, weights_NHTT in zip(
+        measure_attention(scorer, 64)["layers"], attentions, strict=True
+    ):
         each = [
             expected(weights_HTT[:, -QUERIES:].double().numpy()) for weights_HTT in weights_NHTT
         ]
         for key in ("entropy", "first", "mass"):
             np.testing.assert_allclose(
-                layer[key], np.mean([one[key] for one in each], axis=0), rtol=0, atol=2e-4
+                layer[key], np.mean([numbers[key] for numbers in each], axis=0), rtol=0, atol=2e-4
             )
 
 
 def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
-    asked = [
+    words = [
         f"run={world.run(0)}",
         "extension=none,pi",
         "lengths=[32,16]",
         "evaluate.max_length=128",
         "report_dir=out",
     ]
-    asked += ["results_dir=runs", "cache_dir=cache"]
-    done = call(capfd, world.root, "anatomy", "-m", *asked, pictures=True)
+    words += ["results_dir=runs", "cache_dir=cache"]
+    done = call(capfd, world.root, "anatomy", "-m", *words, pictures=True)
     assert done.returncode == 0, done.stderr
     out = world.root / "out"
     assert {path.name for path in out.iterdir()} == {
         f"diagnostics.{kind}" for kind in ("json", "csv", "png", "svg")
     }
-    found = json.loads((out / "diagnostics.json").read_text())
+    content = json.loads((out / "diagnostics.json").read_text())
     read = [
-        (one["extension"], [text["length"] for text in one["measured"]]) for one in found["arms"]
+        (arm["extension"], [text["length"] for text in arm["measured"]]) for arm in content["arms"]
     ]
     assert read == [("none", [16, 32]), ("pi", [16, 32])]
     with open(out / "diagnostics.csv", newline="") as lines:
@@ -258,7 +260,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         ) == pytest.approx(1)
     assert "3 documents" in done.stdout and "away or more" in done.stdout
     before = (out / "diagnostics.svg").read_bytes()
-    write_figure(attention_page(found), out / "diagnostics")
+    write_figure(attention_page(content), out / "diagnostics")
     assert (out / "diagnostics.svg").read_bytes() == before
     again = call(
         capfd,
@@ -277,7 +279,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (["lengths=[16,32]"], "give run=DIR"),
         (["run=RUN", "lengths=32", "json=a.json"], "leave one of them out"),
@@ -288,11 +290,13 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_what_cannot_be_measured_is_refused_in_one_sentence(world, capfd, typed, said):
+def test_what_cannot_be_measured_is_refused_in_one_sentence(world, capfd, typed, message):
     typed = [word.replace("RUN", str(world.run(0))) for word in typed]
     done = call(capfd, world.root, "anatomy", *typed, "results_dir=runs", "cache_dir=cache")
     assert (
-        done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+        done.returncode == 2
+        and message in done.stderr
+        and len(done.stderr.strip().splitlines()) == 1
     ), done.stderr
 
 
@@ -301,20 +305,20 @@ def test_a_page_has_a_row_for_every_layer(layers, heads, sink):
     texts = []
     for length in (64, 256):
         shares = 1 + math.ceil(math.log2(length))
-        one = {
+        layer = {
             "keys": 60.0,
             "seen": [1.0] * shares,
             "entropy": [1.0] * heads,
             "entropy_half": [None] * heads,
             "first": [0.1] * heads,
         }
-        one |= {
+        layer |= {
             "sink": [sink] * heads,
             "far": [0.0] * heads,
             "mass": [[(0.9 - sink) / shares] * shares] * heads,
         }
         texts.append(
-            {"length": length, "windows": 2, "documents": 1, "nll": 3.0, "layers": [one] * layers}
+            {"length": length, "windows": 2, "documents": 1, "nll": 3.0, "layers": [layer] * layers}
         )
     words = {"run": "r", "encoding": "rope", "trained_scale": "none", "data": "d", "split": "test"}
     words |= {"train_len": 64, "known": 64, "queries": 8}

@@ -18,35 +18,40 @@ from posbench.tools.benchmark.report import speed_table
 BEYOND = 80  # the checkpoints were trained for 32 tokens
 
 
-def found(path, kind="checkpoint", **changed) -> dict:
-    given = {
+def figures_of(path, kind="checkpoint", **changed) -> dict:
+    settings = {
         "dtype": "bf16",
         "lengths": [BEYOND],
         "repeats": 2,
         "only": ["rerope", "window"],
         **changed,
     }
-    measured = (one for figures in bench.measure_checkpoint(str(path), **given) for one in figures)
-    return {(one.case, one.length): one for one in measured if one.kind == kind}
+    measured = (
+        figure for figures in bench.measure_checkpoint(str(path), **settings) for figure in figures
+    )
+    return {(figure.case, figure.length): figure for figure in measured if figure.kind == kind}
 
 
 def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path):
-    figures = found(checkpoint(tmp_path), only=[])
+    figures = figures_of(checkpoint(tmp_path), only=[])
     assert {case for case, _ in figures} == {"none", "transformers", *bench.USUAL_EXTENSIONS}
     assert all(
-        one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0
-        for one in figures.values()
+        figure.ratio > 0
+        and figure.of_theirs > 0
+        and figure.mib > 0
+        and figure.tokens_per_second > 0
+        for figure in figures.values()
     )
     assert figures["none", BEYOND].ratio == figures["transformers", BEYOND].of_theirs == 1
 
 
 def test_what_changes_nothing_or_reads_less_is_left_out_with_a_reason(tmp_path):
-    figures = found(
+    figures = figures_of(
         checkpoint(tmp_path),
         lengths=[16, BEYOND],
         only=["window", "recompute_window", "table_linear"],
     )
-    notes = {key: one.note for key, one in figures.items() if one.ratio is None}
+    notes = {key: figure.note for key, figure in figures.items() if figure.ratio is None}
     assert notes["window", 16] == "changes nothing" and ("window", BEYOND) not in notes
     assert notes["recompute_window", BEYOND] == "has a text of its own for each target"
     assert "learned" in notes["table_linear", BEYOND]
@@ -62,29 +67,30 @@ def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monk
     monkeypatch.setattr(bench, "_measure_tokens", lambda *_: [])
     pytest.importorskip("accelerate")
     for path in (checkpoint(tmp_path), write_gguf(checkpoint(tmp_path / "other", vocab_size=130))):
-        found(path, dtype="fp32")
+        figures_of(path, dtype="fp32")
         theirs = seen["transformers"].logits
         assert seen["none"].shape == theirs.shape and torch.allclose(
             seen["none"], theirs, atol=1e-4
         )
         assert not torch.allclose(seen["window"], theirs, atol=1e-4)
         assert seen["none"].dtype == torch.float32
-        found(path)
+        figures_of(path)
         assert seen["none"].dtype == seen["transformers"].logits.dtype == torch.bfloat16
 
 
 def test_a_slow_case_is_timed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "MOST_SECONDS", 0.0)
-    figures = found(checkpoint(tmp_path))
+    figures = figures_of(checkpoint(tmp_path))
     assert all(
-        one.note == "one pass" and one.ratio > 0 and one.of_theirs > 0 for one in figures.values()
+        figure.note == "one pass" and figure.ratio > 0 and figure.of_theirs > 0
+        for figure in figures.values()
     )
 
 
 def test_without_transformers_it_says_so(tmp_path, monkeypatch):
     path = checkpoint(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    figures = found(path)
+    figures = figures_of(path)
     assert figures["transformers", BEYOND].note.startswith("transformers is not installed")
     assert figures["window", BEYOND].ratio > 0 and figures["window", BEYOND].of_theirs is None
 
@@ -103,7 +109,7 @@ def test_files_of_the_script(tmp_path, capfd):
     )
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "here/benchmark.json").read_text())
-    assert {Measurement(**one).kind for one in content["figures"]} == {
+    assert {Measurement(**figure).kind for figure in content["figures"]} == {
         "checkpoint",
         "token",
     } and "1 rounds in bf16" in content["machine"]
@@ -112,7 +118,7 @@ def test_files_of_the_script(tmp_path, capfd):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["dtype=fp32"], "add model.path=PATH"),
         (["model.path="], "model.path= is empty"),
@@ -123,25 +129,25 @@ def test_files_of_the_script(tmp_path, capfd):
         (["model.path=nowhere/at/all"], "not a folder with a config.json"),
     ],
 )
-def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):
+def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, message):
     path = checkpoint(tmp_path) if "DIR" in words[0] else ""
     done = call(capfd, tmp_path, "benchmark", *(word.replace("DIR", str(path)) for word in words))
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "said"),
+    ("name", "word", "message"),
     [
         ("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"),
         ("gallery", "out", "out= is empty"),
     ],
 )
 def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(
-    tmp_path, capfd, name, word, said
+    tmp_path, capfd, name, word, message
 ):
     done = call(capfd, tmp_path, name, word)
-    assert done.returncode == 2 and said in done.stderr and not [*tmp_path.iterdir()]
+    assert done.returncode == 2 and message in done.stderr and not [*tmp_path.iterdir()]
 
 
 def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_path):
@@ -149,29 +155,33 @@ def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_pat
 
     tiny("gpt_neox").save_pretrained(tmp_path / "neox")
     for path in (checkpoint(tmp_path), tmp_path / "neox"):
-        tokens = found(path, "token", dtype="fp32", only=["rerope"])
+        tokens = figures_of(path, "token", dtype="fp32", only=["rerope"])
         assert set(tokens) == {(case, BEYOND) for case in ("none", "rerope", "transformers")}
-        assert all(one.of_theirs > 0 and one.seconds > 0 for one in tokens.values())
+        assert all(figure.of_theirs > 0 and figure.seconds > 0 for figure in tokens.values())
 
 
 def test_the_reported_table_is_made_of_the_reported_figures():
     folder = CONFIGS_FOLDER.parent / "results/reported/benchmark"
     content = json.loads((folder / "benchmark.json").read_text())
     assert (
-        speed_table([Measurement(**one) for one in content["figures"]], content["machine"])
+        speed_table([Measurement(**figure) for figure in content["figures"]], content["machine"])
         == (folder / "table.md").read_text()
     )
 
 
 def test_methods_of_the_small_model_are_chosen_by_their_names():
     figures = [
-        one for some in measure.measure_evaluation(16, [64], 1, ["window", "t5"]) for one in some
+        figure
+        for some in measure.measure_evaluation(16, [64], 1, ["window", "t5"])
+        for figure in some
     ]
-    assert {one.case for one in figures} == {"rope", "t5", "rope + window"}
-    assert {one.case for one in measure.measure_training(16, 1, ["learned_sink"])} == {
+    assert {figure.case for figure in figures} == {"rope", "t5", "rope + window"}
+    assert {figure.case for figure in measure.measure_training(16, 1, ["learned_sink"])} == {
         "rope",
         "rope, learned_sink trained in",
     }
     assert all(
-        one.ratio == 1 and one.seconds > 0 and one.mib > 0 for one in figures if one.case == "rope"
+        figure.ratio == 1 and figure.seconds > 0 and figure.mib > 0
+        for figure in figures
+        if figure.case == "rope"
     )

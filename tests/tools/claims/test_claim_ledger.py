@@ -60,7 +60,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
 )
 def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
     endpoint = {"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}
-    whole = (
+    changes = (
         {"primary": {**endpoint, **change}}
         if "primary" not in change and "drop" not in change
         else change
@@ -72,7 +72,7 @@ def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
         "rule": "r",
         "experiment": "e",
         "primary": endpoint,
-        **whole,
+        **changes,
     }
     text.pop(text.pop("drop", ""), None)
     (tmp_path / "X.yaml").write_text(yaml.safe_dump(text))
@@ -118,45 +118,45 @@ def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_pat
     ):
         load_claims(tmp_path)
     (tmp_path / "Z.yaml").unlink()
-    one, other = (claim.primary[0] for claim in load_claims(tmp_path))
+    loud, little = (claim.primary[0] for claim in load_claims(tmp_path))
     assert (
-        (str(one), one.seeds, one.gate)
-        == (str(other), (7, 9), "confirmed")
-        == (str(other), other.seeds, other.gate)
+        (str(loud), loud.seeds, loud.gate)
+        == (str(little), (7, 9), "confirmed")
+        == (str(little), little.seeds, little.gate)
     )
-    assert (str(other.confirm), other.name) == ("below 0.1", "little")
+    assert (str(little.confirm), little.name) == ("below 0.1", "little")
 
 
 def test_every_claim_of_the_ledger_is_sound():
     """Named as its file, with a source; every cell names methods, arguments and protocols that
     exist; every test exists.
     """
-    for one in LEDGER:
-        _check_claim(one)
+    for entry in LEDGER:
+        _check_claim(entry)
     for cell in {
         str(cell): cell
-        for one in LEDGER
-        for each in (*one.primary, *one.secondary)
+        for entry in LEDGER
+        for each in (*entry.primary, *entry.secondary)
         for _, cell in each.cells
     }.values():
         _check(cell)
 
 
-def _check_claim(one: Claim):
+def _check_claim(entry: Claim):
     assert (
         CONFIGS.parent
         / "results"
         / "claims"
-        / ("" if one.stage == 1 else f"stage{one.stage}")
-        / f"{one.id}.yaml"
+        / ("" if entry.stage == 1 else f"stage{entry.stage}")
+        / f"{entry.id}.yaml"
     ).exists()
     assert re.search(
         r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025",
-        one.source,
+        entry.source,
     )
-    assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
-    if one.test:
-        path, _, name = one.test.partition("::")
+    assert entry.statement.endswith(".") and (entry.test or entry.rule.endswith("."))
+    if entry.test:
+        path, _, name = entry.test.partition("::")
         tree = ast.parse((CONFIGS.parent / path).read_text())
         assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
 
@@ -197,23 +197,29 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     assert (REPORTED / "claims.md").read_text() == ledger_markdown(findings)
     assert (REPORTED / "brief.md").read_text() == brief_markdown(findings)
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
-    counted = Counter((STAGES[one.stage], one.verdict) for one in findings if one.primary)
+    counted = Counter(
+        (STAGES[finding.stage], finding.verdict) for finding in findings if finding.primary
+    )
     shown = re.findall(r"^\| \[(\w+)\]\(\S+\) \|.*?\|(.*)\|$", page, re.M)
     assert shown == [
         (stage, "|".join(f" {counted[stage, word] or ''} " for word in VERDICT_ORDER))
         for stage in STAGES.values()
     ]
     rules = {
-        (one.stage, one.claim, one.endpoint): (one.compared, one.confirm, one.refute)
-        for one in findings
-        if one.primary
+        (finding.stage, finding.claim, finding.endpoint): (
+            finding.compared,
+            finding.confirm,
+            finding.refute,
+        )
+        for finding in findings
+        if finding.primary
     }
     today = {
-        (one.stage, one.id, each.name): (str(each), str(each.confirm), str(each.refute))
-        for one in LEDGER
-        for each in one.primary
+        (entry.stage, entry.id, each.name): (str(each), str(each.confirm), str(each.refute))
+        for entry in LEDGER
+        for each in entry.primary
     }
-    judged = {one.stage for one in findings}
+    judged = {finding.stage for finding in findings}
     assert 1 in judged and rules == {
         key: rule for key, rule in today.items() if key[0] in judged
     }, "a claim's rule was changed after it was judged: judge again, and say why"
@@ -230,14 +236,18 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     )
     assert done.returncode == 0, done.stderr
     judged = read_findings(tmp_path / "out" / "claims.csv")
-    found = {(one.claim, one.endpoint): one for one in judged if one.stage == 1}
-    assert {one.verdict for one in judged if one.stage > 1 and one.primary} == {"not measured"}
+    findings = {
+        (finding.claim, finding.endpoint): finding for finding in judged if finding.stage == 1
+    }
+    assert {finding.verdict for finding in judged if finding.stage > 1 and finding.primary} == {
+        "not measured"
+    }
     assert (
-        found["H14", ""].verdict == "confirmed"
-        and found["H08", ""].verdict == "refuted"
-        and found["C2", ""].verdict == "confirmed"
+        findings["H14", ""].verdict == "confirmed"
+        and findings["H08", ""].verdict == "refuted"
+        and findings["C2", ""].verdict == "confirmed"
     )
-    assert found["H16", ""].verdict == "not measured"
+    assert findings["H16", ""].verdict == "not measured"
     assert (tmp_path / "out" / "claims.md").read_text() == ledger_markdown(judged)
     assert (
         "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
@@ -304,10 +314,10 @@ def registered(claims):
     """Markdown of all primaries of the claims."""
     columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
     rows = [
-        [endpoint_name(claim.id, one.name),
-            f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
-         str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
-        for claim in claims for one in claim.primary
+        [endpoint_name(claim.id, primary.name),
+            f"as {primary.same_as}" if primary.same_as else str(primary) + GATED[primary.gate],
+         str(primary.confirm), str(primary.refute), f"{primary.seeds[0]} to {primary.seeds[-1]}"]
+        for claim in claims for primary in claim.primary
     ]  # fmt: skip
     return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows])) + "\n"
 

@@ -37,26 +37,26 @@ def ladder(world):
 
 
 def test_a_rise_in_bits_per_byte(ladder):
-    found = ladder.found(confirm="above 0.2", refute="below 0.1")
+    finding = ladder.found(confirm="above 0.2", refute="below 0.1")
     assert (
-        found.effect == pytest.approx(1.2 / NATS, abs=0.03)
-        and found.lower < 1.2 / NATS < found.upper
+        finding.effect == pytest.approx(1.2 / NATS, abs=0.03)
+        and finding.lower < 1.2 / NATS < finding.upper
     )
-    assert (found.verdict, found.by_interval, found.unit, found.over) == (
+    assert (finding.verdict, finding.by_interval, finding.unit, finding.over) == (
         "confirmed",
         "confirmed",
         "bits/byte",
         "seeds x documents",
     )
-    assert (found.seeds, found.documents, found.targets, found.nats) == (
+    assert (finding.seeds, finding.documents, finding.targets, finding.nats) == (
         "0 1 2",
         DOCUMENTS,
         TARGETS,
         pytest.approx(NATS),
     )
-    assert found.gain_lower == pytest.approx(0.1 / NATS, abs=0.02)
-    assert np.mean([float(value) for value in found.by_seed.split()]) == pytest.approx(
-        found.effect, rel=1e-4
+    assert finding.gain_lower == pytest.approx(0.1 / NATS, abs=0.02)
+    assert np.mean([float(value) for value in finding.by_seed.split()]) == pytest.approx(
+        finding.effect, rel=1e-4
     )
     # The row's own columns say the same: bpb of the cell less bpb of the floor, averaged over
     # seeds.
@@ -76,7 +76,7 @@ def test_a_rise_in_bits_per_byte(ladder):
             if row["extension_args"] == {"window": None} and row["length"] == 128
         ]
     )
-    assert found.effect == pytest.approx(plain - floor, rel=1e-5)
+    assert finding.effect == pytest.approx(plain - floor, rel=1e-5)
 
 
 def test_verdicts_both_ways_and_undecided(ladder):
@@ -118,17 +118,23 @@ def test_contrasts_weights_and_interactions(ladder):
 
 
 def test_usable_length(ladder):
-    one = {
+    primary = {
         "measure": "usable_length",
         "at": None,
         "margin": 0.05,
         "confirm": "between 1.1 1.6",
         "refute": "outside 1.1 1.6",
     }
-    found = ladder.found(**one)  # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2)
-    assert (found.effect, found.lower, found.upper, found.verdict) == (1.5, 1.5, 1.5, "confirmed")
+    # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2).
+    finding = ladder.found(**primary)
+    assert (finding.effect, finding.lower, finding.upper, finding.verdict) == (
+        1.5,
+        1.5,
+        1.5,
+        "confirmed",
+    )
     flat = ladder.found(
-        **{**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
+        **{**primary, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
     )
     assert flat.lower == math.inf and "beyond" in ledger_markdown([flat])
 
@@ -154,12 +160,12 @@ def ask(world, seed, extension, right, lengths=(64, 1024), tasks=(TASK, TASK)):
     """
     shape, rng = (100, 4), np.random.default_rng([seed, len(extension)])
     losses = np.zeros((len(lengths), TARGETS))
-    said = {"protocol": "accuracy", "task": TASK, "n_bytes": 0, "n_targets": 400, "n_units": 100}
-    made = write_eval(
-        world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **said
+    changed = {"protocol": "accuracy", "task": TASK, "n_bytes": 0, "n_targets": 400, "n_units": 100}
+    eval_path = write_eval(
+        world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **changed
     )
     content, arrays = (
-        json.loads(made.read_text()),
+        json.loads(eval_path.read_text()),
         {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)},
     )
     for row, length, share, task in zip(
@@ -171,7 +177,7 @@ def ask(world, seed, extension, right, lengths=(64, 1024), tasks=(TASK, TASK)):
             f"correct_{length}": rng.permutation(400).reshape(shape) < 400 * share,
         }
         arrays[f"part_{length}"] = np.full((1, 4), part_of(row))
-    path = world.root / made.parents[2].name / "evals" / "accuracy" / made.name
+    path = world.root / eval_path.parents[2].name / "evals" / "accuracy" / eval_path.name
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content))
     np.savez(path.with_suffix(".npz"), **arrays)
@@ -188,33 +194,39 @@ def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(wo
         for name in ("rerope", "streaming")
     )
 
-    def found(**edge):
+    def finding_of(**edge):
         return world.judge(
             second(
                 tmp_path, range(5), measure="accuracy", of=rerope, minus=streaming, at=16, **edge
             )
         )[0]
 
-    one = found(confirm="above 0.1", refute="below 0.1")
-    assert (one.verdict, one.gain_lower, one.nats, one.documents, one.targets) == (
+    finding = finding_of(confirm="above 0.1", refute="below 0.1")
+    assert (
+        finding.verdict,
+        finding.gain_lower,
+        finding.nats,
+        finding.documents,
+        finding.targets,
+    ) == (
         "confirmed",
         None,
         None,
         100,
         400,
     )
-    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in ledger_markdown(
-        [one]
+    assert finding.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in ledger_markdown(
+        [finding]
     )
-    assert found(confirm="above 0.5", refute="below 0.5").verdict == "refuted"
+    assert finding_of(confirm="above 0.5", refute="below 0.5").verdict == "refuted"
     ask(world, 3, "streaming", (0.4, 0.1))
-    one = found(confirm="above 0.1", refute="below 0.1")
+    finding = finding_of(confirm="above 0.1", refute="below 0.1")
     assert (
-        one.verdict == "gated"
-        and "right in 0.400 of the answers inside its window, below 0.5" in one.note
+        finding.verdict == "gated"
+        and "right in 0.400 of the answers inside its window, below 0.5" in finding.note
     )
     ask(world, 3, "streaming", (0.1,), lengths=(1024,))
-    assert "lacks length 64" in found(confirm="above 0.1", refute="below 0.1").note
+    assert "lacks length 64" in finding_of(confirm="above 0.1", refute="below 0.1").note
 
 
 def test_questions_outside_of_the_window_are_gated_by_those_inside(world, tmp_path):
@@ -238,12 +250,13 @@ def test_questions_outside_of_the_window_are_gated_by_those_inside(world, tmp_pa
         "confirm": "above 0.1",
         "refute": "below 0.1",
     }
-    (found,) = world.judge(second(tmp_path, range(5), **rules))
-    assert found.verdict == "confirmed" and found.effect == pytest.approx(0.8, abs=0.05)
+    (finding,) = world.judge(second(tmp_path, range(5), **rules))
+    assert finding.verdict == "confirmed" and finding.effect == pytest.approx(0.8, abs=0.05)
     ask(world, 3, "streaming", (0.4, 0.1), tasks=(TASK, outside))
-    (found,) = world.judge(second(tmp_path, range(5), **rules))
+    (finding,) = world.judge(second(tmp_path, range(5), **rules))
     assert (
-        found.verdict == "gated" and "right in 0.400 of the answers inside its window" in found.note
+        finding.verdict == "gated"
+        and "right in 0.400 of the answers inside its window" in finding.note
     )
 
 
@@ -281,22 +294,22 @@ def test_g_is_read_by_tiled_targets_where_fixed_targets_were_not_scored(
             yaml.safe_dump({"train": {"length": 64}, "model": {"qk_norm": "none"}})
         )
     of = {**ROPE, "protocol": "tiled_targets"}
-    (found,) = world.judge(
+    (finding,) = world.judge(
         second(tmp_path, range(3), of=of, at=4, confirm="above 0.1", refute="below 0.1")
     )
-    assert found.verdict == verdict and found.gain_lower == pytest.approx(gain / NATS, abs=0.04)
+    assert finding.verdict == verdict and finding.gain_lower == pytest.approx(gain / NATS, abs=0.04)
 
 
 def test_a_model_that_does_not_use_its_window_is_gated(world):
     for seed in range(3):
         world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
         world.evaluate("rope", seed, "none", 2.0)
-    found = world.found(confirm="above 0.2", refute="below 0.1")
+    finding = world.found(confirm="above 0.2", refute="below 0.1")
     assert (
-        found.verdict == "gated"
-        and found.p is None
-        and found.effect > 1
-        and found.gain_lower < 0.02
+        finding.verdict == "gated"
+        and finding.p is None
+        and finding.effect > 1
+        and finding.gain_lower < 0.02
     )
 
 
@@ -305,18 +318,22 @@ def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
         world.train("rope", seed)
         world.evaluate("rope", seed, "none", 1.0)
     world.evaluate("rope", 4, "pi", 0.3)
-    found = world.found(
+    finding = world.found(
         of={**ROPE, "extension": "pi"}, minus=ROPE, at=2, confirm="below 0", refute="above 0"
     )
-    assert (found.seeds, found.over, found.verdict) == ("4", "documents (one seed)", "confirmed")
-    assert "seeds 0 have not all cells" in found.note
+    assert (finding.seeds, finding.over, finding.verdict) == (
+        "4",
+        "documents (one seed)",
+        "confirmed",
+    )
+    assert "seeds 0 have not all cells" in finding.note
 
 
 def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
     def note(**endpoint):
-        found = ladder.found(**{"at": 8, **endpoint})
-        assert (found.verdict, found.p, found.effect) == ("not measured", None, None)
-        return found.note
+        finding = ladder.found(**{"at": 8, **endpoint})
+        assert (finding.verdict, finding.p, finding.effect) == ("not measured", None, None)
+        return finding.note
 
     assert note(of={**ROPE, "extension": "yarn"}) == "no evaluation of rope + yarn: make it"
     assert "lacks length 1024: make it" in note(of=ROPE, at=16)
@@ -354,10 +371,10 @@ def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
     def effect(pool_defaults, **args):
         pool = Pool.read(world.root.glob("*/evals/*/*.json"), pool_defaults)
         cell = {**ROPE, "extension": "ntk", **({"extension_args": args} if args else {})}
-        one = claim(
+        ntk_claim = claim(
             tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}
         )
-        return judge([one], lambda claim: (pool, ""))[0]
+        return judge([ntk_claim], lambda claim: (pool, ""))[0]
 
     assert effect(default_arguments()).effect * NATS == pytest.approx(0.5, abs=0.05)
     assert effect(default_arguments(), multiplier=2).effect * NATS == pytest.approx(0.1, abs=0.05)
@@ -370,8 +387,8 @@ def test_other_documents_than_those_of_the_test_split_decide_nothing(world):
     world.evaluate("rope", 0, "none", 0.5)
     for path in list(world.root.glob("*/evals/*/*.json")):
         asked(path, "other", documents="*/other/*"), asked(path)
-    found = world.found()
-    assert found.verdict == "confirmed" and "other" not in found.evaluations
+    finding = world.found()
+    assert finding.verdict == "confirmed" and "other" not in finding.evaluations
     for path in world.root.glob("*/evals/*/*+*"):
         if not path.name.startswith("other-"):
             path.unlink()
@@ -383,8 +400,8 @@ def test_other_targets_are_never_paired(ladder):
     stored = dict(np.load(path))
     np.savez(path, **{**stored, "offset": stored["offset"] + 1})
     for measure in ("loss", "rise"):
-        found = ladder.found(measure=measure, of={**ROPE, "extension": "pi"}, minus=ROPE, at=2)
-        assert found.verdict == "not measured" and "scored different targets" in found.note
+        finding = ladder.found(measure=measure, of={**ROPE, "extension": "pi"}, minus=ROPE, at=2)
+        assert finding.verdict == "not measured" and "scored different targets" in finding.note
 
 
 def test_configurations_tell_trainings_apart(world):
@@ -429,42 +446,42 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
         path = other.evaluate("rope", 0, "none", shift, lengths=(64, 256))
         text = json.loads(path.read_text())
         scaling = {"_target_": "posbench.extensions.pi.Pi", "mode": "fixed"}
-        own = {
+        child_values = {
             "run_id": f"rope+pi-s0-{steps}",
             "train_len": 256,
             "finetune": "rope-64-s0-0123456789",
         }
-        own["encoding_args"] = {"scaling": scaling, "scaling_len": 64}
+        child_values["encoding_args"] = {"scaling": scaling, "scaling_len": 64}
         path.write_text(
-            json.dumps(eval_content([{**row, **own} for row in text["rows"]], {"seed": 0}))
+            json.dumps(eval_content([{**row, **child_values} for row in text["rows"]], {"seed": 0}))
         )
-        path.parents[2].rename(world.root / own["run_id"])
+        path.parents[2].rename(world.root / child_values["run_id"])
         config = {"train": {"length": 256, "steps": steps}, "model": {"qk_norm": "none"}}
-        (world.root / own["run_id"] / "config.yaml").write_text(yaml.safe_dump(config))
+        (world.root / child_values["run_id"] / "config.yaml").write_text(yaml.safe_dump(config))
 
-    def found(**cell):
+    def finding_of(**cell):
         edges, pi = {"confirm": "below -0.2", "refute": "above -0.2"}, {**ROPE, "extension": "pi"}
         return world.found(
             measure="loss", of={**pi, **cell}, minus={**pi, "at": 4}, at=None, **edges
         )
 
     tuned = {"finetuned": True, "extension_args": {"mode": "fixed"}, "at": 1}
-    one = found(**tuned, config={"train.length": 256, "train.steps": 100})
-    assert one.effect is not None, one.note
+    finding = finding_of(**tuned, config={"train.length": 256, "train.steps": 100})
+    assert finding.effect is not None, finding.note
     assert (
-        one.effect * NATS == pytest.approx(0.1 - 1.0, abs=0.05)
-        and one.gain_lower > 0
-        and one.verdict == "confirmed"
+        finding.effect * NATS == pytest.approx(0.1 - 1.0, abs=0.05)
+        and finding.gain_lower > 0
+        and finding.verdict == "confirmed"
     )
-    assert found(
+    assert finding_of(
         **tuned, config={"train.length": 256, "train.steps": 30}
     ).effect * NATS == pytest.approx(0.2 - 1.0, abs=0.05)
-    assert "fits two evaluations" in found(**tuned, config={"train.length": 256}).note
+    assert "fits two evaluations" in finding_of(**tuned, config={"train.length": 256}).note
     assert (
-        found(**{**tuned, "finetuned": False}, config={"train.length": 256}).verdict
+        finding_of(**{**tuned, "finetuned": False}, config={"train.length": 256}).verdict
         == "not measured"
     )
-    assert found(at=4).effect == 0  # the parent itself
+    assert finding_of(at=4).effect == 0  # the parent itself
 
 
 def test_a_training_of_an_unreadable_configuration_fits_no_cell_and_a_missing_key_has_its_default(
@@ -496,8 +513,8 @@ def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
         path = asked(path, "2", windows=2, targets=60)
         for file in (path, path.with_suffix(".npz")):
             file.rename(next(world.root.glob("*/evals/*")) / f"a-{file.name}")
-    found = world.found(confirm="above 0.1", refute="below 0.1")
-    assert (found.verdict, found.gain_lower > 0) == ("confirmed", True)
+    finding = world.found(confirm="above 0.1", refute="below 0.1")
+    assert (finding.verdict, finding.gain_lower > 0) == ("confirmed", True)
 
 
 def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(world):
@@ -508,9 +525,9 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
     )  # nothing says how many tokens of a window are scored
     for path in world.root.glob("*/evals/*/*.json"):
         asked(path, max_length=96)  # 64 + 8 - 1 tokens give each of the 8 targets its full window
-    found = world.found(at=1.5)
-    assert found.verdict == "confirmed" and found.effect * NATS == pytest.approx(0.5, abs=0.05)
-    assert found.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
+    finding = world.found(at=1.5)
+    assert finding.verdict == "confirmed" and finding.effect * NATS == pytest.approx(0.5, abs=0.05)
+    assert finding.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
 
 
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
@@ -518,11 +535,13 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     are.
     """
     cell = {"of": {**ROPE, "extension": "rerope"}, "at": 4}
-    found = ladder.found(**cell, confirm="below 0", refute="above 0")
-    edge = f"{found.effect + 0.6 * (found.upper - found.lower):.5f}"
-    one = claim(tmp_path, primary={**cell, "confirm": f"below {edge}", "refute": f"above {edge}"})
-    assert ladder.judge(one)[0].verdict == "confirmed"
-    many = ladder.judge(*(replace(one, id=f"X{n}") for n in range(20)))
+    finding = ladder.found(**cell, confirm="below 0", refute="above 0")
+    edge = f"{finding.effect + 0.6 * (finding.upper - finding.lower):.5f}"
+    close_claim = claim(
+        tmp_path, primary={**cell, "confirm": f"below {edge}", "refute": f"above {edge}"}
+    )
+    assert ladder.judge(close_claim)[0].verdict == "confirmed"
+    many = ladder.judge(*(replace(close_claim, id=f"X{n}") for n in range(20)))
     assert {(each.by_interval, each.verdict) for each in many} == {("confirmed", "undecided")}
     assert many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and many[0].q == pytest.approx(
         many[0].p
@@ -572,14 +591,14 @@ def test_disjoint_windows_of_other_targets_are_compared_by_document(world):
     early = {"encoding": "alibi", "protocol": "disjoint"}
     against = {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}}
     edges = {"confirm": "below -0.0066", "refute": "above -0.0066"}
-    found = world.found(
+    finding = world.found(
         measure="loss", of={**early, "at": 16}, minus={**early, "at": 1}, against=against, **edges
     )
-    assert found.effect * NATS == pytest.approx(-0.2, abs=0.06) and found.verdict == "confirmed"
+    assert finding.effect * NATS == pytest.approx(-0.2, abs=0.06) and finding.verdict == "confirmed"
 
 
 def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_path):
-    one = claim(
+    measured = claim(
         tmp_path, primary=[
             {"name": "a | b", "of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
             {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2",
@@ -594,7 +613,7 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
         test="tests/statistics/test_decisions.py::test_holm_by_hand",
         shows="refuted",
     )
-    findings = ladder.judge(one, tested)
+    findings = ladder.judge(measured, tested)
     path = tmp_path / "claims.csv"
     path.write_text(to_csv(findings, Finding))
     assert read_findings(path) == findings and ledger_markdown(
@@ -623,10 +642,10 @@ def second(tmp_path, seeds=(0, 1, 2), **primary):
 
 def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path):
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
-    one = second(tmp_path, **edge)
-    (primary,) = one.primary
+    later = second(tmp_path, **edge)
+    (primary,) = later.primary
     again = replace(
-        one,
+        later,
         id="Z",
         primary=(replace(primary, confirm=primary.refute, refute=primary.confirm, same_as="Y"),),
     )
@@ -636,29 +655,29 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
     first = claim(
         tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.2"}
     )
-    alone, *found = ladder.judge(first, one, again, other)
+    alone, *findings = ladder.judge(first, later, again, other)
     assert (alone.stage, alone.seeds, alone.sides, alone.p_holm) == (
         1,
         "3",
         2,
         alone.p,
     )  # seeds of stage two take no part in stage one
-    assert [(each.stage, each.seeds, each.sides, each.verdict) for each in found] == [
+    assert [(each.stage, each.seeds, each.sides, each.verdict) for each in findings] == [
         (2, "0 1 2", 2, "confirmed"), (2, "0 1 2", 2, "refuted"), (2, "0 1 2", 1, "confirmed"),
     ]  # fmt: skip
     # Two comparisons: the smallest p times two, the last as it is.
     least, most = (
-        sorted(found, key=lambda each: each.p)[0],
-        sorted(found, key=lambda each: each.p)[-1],
+        sorted(findings, key=lambda each: each.p)[0],
+        sorted(findings, key=lambda each: each.p)[-1],
     )
     assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(
         max(most.p, least.p_holm)
     )
-    text = ledger_markdown([alone, *found])
+    text = ledger_markdown([alone, *findings])
     assert "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text
     assert (
-        terminal_table([alone, *found]).count("2: ") == 3
-        and brief_markdown([alone, *found]).count("| claim |") == 2
+        terminal_table([alone, *findings]).count("2: ") == 3
+        and brief_markdown([alone, *findings]).count("| claim |") == 2
     )
 
 
@@ -667,11 +686,14 @@ def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladd
     measured alone.
     """
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
-    one = second(tmp_path, **edge)
+    later = second(tmp_path, **edge)
     missing = [replace(second(tmp_path, (0, 9), **edge, at=at), id=f"M{at}") for at in (2, 8)]
-    (alone,), found = ladder.judge(one), ladder.judge(one, *missing)
-    assert [each.verdict for each in found] == ["confirmed", "not measured", "not measured"]
-    assert (found[0].p_holm, found[0].q) == (pytest.approx(3 * alone.p), pytest.approx(3 * alone.p))
+    (alone,), findings = ladder.judge(later), ladder.judge(later, *missing)
+    assert [each.verdict for each in findings] == ["confirmed", "not measured", "not measured"]
+    assert (findings[0].p_holm, findings[0].q) == (
+        pytest.approx(3 * alone.p),
+        pytest.approx(3 * alone.p),
+    )
     first = claim(tmp_path, primary={"of": ROPE, "at": 4, **edge})
     absent = replace(
         claim(tmp_path, primary={"of": {"encoding": "alibi", "extension": "pi"}, "at": 4, **edge}),
@@ -679,24 +701,26 @@ def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladd
     )
     measured, other = ladder.judge(first, absent)
     assert measured.p_holm == measured.p and other.verdict == "not measured"
-    text = ledger_markdown(found)
+    text = ledger_markdown(findings)
     assert (
         "over the 3 comparisons" in text
         and "The 2 that are not measured yet count with p = 1" in text
     )
-    third = [replace(each, stage=3) for each in found[1:]]  # a stage of which nothing is there
+    third = [replace(each, stage=3) for each in findings[1:]]  # a stage of which nothing is there
     assert (
-        ledger_markdown([*found, *third]) == text
-        and brief_markdown([*found, *third]) == brief_markdown(found)
-        and "3: " not in terminal_table([*found, *third])
+        ledger_markdown([*findings, *third]) == text
+        and brief_markdown([*findings, *third]) == brief_markdown(findings)
+        and "3: " not in terminal_table([*findings, *third])
     )
 
 
 def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):
-    (found,) = ladder.judge(second(tmp_path, (0, 1, 2, 5), confirm="above 0.2", refute="below 0.2"))
-    assert found.verdict == "not measured" and "seeds 5 have not all cells" in found.note
-    (found,) = ladder.judge(second(tmp_path, (0, 1), confirm="above 0.2", refute="below 0.2"))
-    assert (found.seeds, found.note) == ("0 1", "")
+    (finding,) = ladder.judge(
+        second(tmp_path, (0, 1, 2, 5), confirm="above 0.2", refute="below 0.2")
+    )
+    assert finding.verdict == "not measured" and "seeds 5 have not all cells" in finding.note
+    (finding,) = ladder.judge(second(tmp_path, (0, 1), confirm="above 0.2", refute="below 0.2"))
+    assert (finding.seeds, finding.note) == ("0 1", "")
 
 
 def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp_path):
@@ -709,17 +733,17 @@ def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp
             asked(path, str(windows), windows=windows)
         path.unlink()
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
-    one = second(tmp_path, **edge)
+    later = second(tmp_path, **edge)
 
-    def found(windows):
-        return world.judge(replace(one, primary=(replace(one.primary[0], windows=windows),)))[0]
+    def finding_of(windows):
+        return world.judge(replace(later, primary=(replace(later.primary[0], windows=windows),)))[0]
 
-    assert found(4).verdict == "confirmed" and {
-        name[-2:] for name in found(4).evaluations.split()
+    assert finding_of(4).verdict == "confirmed" and {
+        name[-2:] for name in finding_of(4).evaluations.split()
     } == {"-4"}
     assert (
-        "no evaluation of rope with 8 windows" in found(8).note
-        and "fits two evaluations" in found(None).note
+        "no evaluation of rope with 8 windows" in finding_of(8).note
+        and "fits two evaluations" in finding_of(None).note
     )
 
 
@@ -731,7 +755,7 @@ def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(w
         {"confirm": "below 0.2", "refute": "above 0.2"},
         {"confirm": "above 0.2", "refute": "below 0.2"},
     )
-    (one,), (other,), (both,), (never,) = (
+    (against,), (in_favour,), (both,), (never,) = (
         world.judge(second(tmp_path, **edge))
         for edge in (
             {"gate": "confirmed", **refuted},
@@ -740,16 +764,16 @@ def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(w
             {"gate": "none", **confirmed},
         )
     )
-    assert (one.verdict, other.verdict, both.verdict, never.verdict) == (
+    assert (against.verdict, in_favour.verdict, both.verdict, never.verdict) == (
         "refuted",
         "undecided",
         "gated",
         "confirmed",
     )
     assert (
-        one.gain_lower < 0.02
-        and (other.p, other.p_holm) == (1, 1)
-        and "not confirmed: the lower" in other.note
+        against.gain_lower < 0.02
+        and (in_favour.p, in_favour.p_holm) == (1, 1)
+        and "not confirmed: the lower" in in_favour.note
     )
 
 

@@ -181,9 +181,13 @@ MISTAKES = {  # {mistake: (config.json, a part of its warning, words typed)}
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_path, name):
     config, part, *words = MISTAKES[name]
-    found = explained(tmp_path, config, *words)
-    assert any(part in one.text for one in found.findings), [one.text for one in found.findings]
-    assert all(one.source and one.text.endswith((".", ")")) for one in found.findings)
+    explanation = explained(tmp_path, config, *words)
+    assert any(part in finding.text for finding in explanation.findings), [
+        finding.text for finding in explanation.findings
+    ]
+    assert all(
+        finding.source and finding.text.endswith((".", ")")) for finding in explanation.findings
+    )
     for right in (
         LLAMA,
         {**LLAMA, "max_position_embeddings": 16384, "rope_scaling": YARN},
@@ -205,16 +209,16 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_a_length_that_vllm_serves_and_keys_behind_dots_are_the_mapping(tmp_path, name):
     words = ["--max-model-len", "16384"]
-    found = explained(tmp_path, LLAMA, *words, "--hf-overrides", SERVED[name])
-    assert not found.findings
-    given = json.loads(SERVED[name])
+    explanation = explained(tmp_path, LLAMA, *words, "--hf-overrides", SERVED[name])
+    assert not explanation.findings
+    served = json.loads(SERVED[name])
     dotted = {
-        f"rope_parameters.{key}": value for key, value in given.pop("rope_parameters").items()
-    } | given
+        f"rope_parameters.{key}": value for key, value in served.pop("rope_parameters").items()
+    } | served
     again = explained(
         tmp_path, LLAMA, *(f"--hf_overrides.{key}={value}" for key, value in dotted.items()), *words
     )
-    assert again.setting == found.setting and not again.findings
+    assert again.setting == explanation.setting and not again.findings
 
 
 def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_path):
@@ -282,7 +286,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
     config, _, *words = MISTAKES[name]
     typed = dict(word.split("=", 1) for word in words)
     config = {**config, **{key: json.loads(value) for key, value in typed.items()}}
-    found = explained(tmp_path, config)
+    explanation = explained(tmp_path, config)
     family = {"llama": transformers.LlamaConfig, "gemma3_text": transformers.Gemma3TextConfig}[
         config["model_type"]
     ]
@@ -295,7 +299,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
                 if key != "model_type"
             }
         )
-    for kind in found.setting.turning:
+    for kind in explanation.setting.turning:
         params = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
         layer = kind.name if kind.name in theirs.rope_parameters else None
         if params["rope_type"] == "default":
@@ -304,12 +308,14 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
             frequencies, amplitude = ROPE_INIT_FUNCTIONS[params["rope_type"]](
                 theirs, "cpu", layer_type=layer
             )
-        np.testing.assert_allclose(found.frequencies(kind.name), np.asarray(frequencies), rtol=1e-6)
+        np.testing.assert_allclose(
+            explanation.frequencies(kind.name), np.asarray(frequencies), rtol=1e-6
+        )
         assert np.isclose(kind.rope.amplitude, amplitude)
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["--rope-scalling", "yarn"], "did you mean --rope-scaling?"),
         (["rope_paramters={}"], "did you mean rope_parameters?"),
@@ -333,10 +339,10 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["rope_parameters=4"], "must be a mapping"),
     ],
 )
-def test_words_that_nobody_knows_are_one_sentence(tmp_path, capfd, words, said):
+def test_words_that_nobody_knows_are_one_sentence(tmp_path, capfd, words, message):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     done = call(capfd, tmp_path, "explain", str(tmp_path), f"figure={tmp_path}/x", *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, (
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, (
         done.stderr
     )
     assert not done.stdout and [path.name for path in tmp_path.iterdir()] == ["config.json"]

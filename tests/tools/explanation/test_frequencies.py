@@ -150,7 +150,7 @@ def test_layers_are_those_that_transformers_makes(family):
         "num_hidden_layers": 12,
         "head_dim": 32,
     }
-    said = {**sizes, "max_position_embeddings": 32768, "sliding_window": 512}
+    described = {**sizes, "max_position_embeddings": 32768, "sliding_window": 512}
     more = {
         "Qwen3": {"use_sliding_window": True, "max_window_layers": 5},
         "SmolLM3": {"use_sliding_window": True},
@@ -158,22 +158,22 @@ def test_layers_are_those_that_transformers_makes(family):
     scaled = {"rope_theta": 3e5, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     if family == "Gemma3Text":
         scaled["rope_local_base_freq"] = 20000.0
-    said |= more.get(family, {}) | (scaled if family != "Cohere2" else {"rope_theta": 50000.0})
-    made = getattr(transformers, f"{family}Config")(**json.loads(json.dumps(said)))
-    setting = read_setting({"model_type": made.model_type, **said}, family)
-    theirs = getattr(made, "layer_types", None) or ["full_attention"] * 12
+    described |= more.get(family, {}) | (scaled if family != "Cohere2" else {"rope_theta": 50000.0})
+    config = getattr(transformers, f"{family}Config")(**json.loads(json.dumps(described)))
+    setting = read_setting({"model_type": config.model_type, **described}, family)
+    theirs = getattr(config, "layer_types", None) or ["full_attention"] * 12
     for layer, kind in enumerate(theirs):
-        (ours,) = (one for one in setting.kinds if layer in one.layers)
-        nope = (family == "SmolLM3" and not made.no_rope_layers[layer]) or (
+        (ours,) = (layer_kind for layer_kind in setting.kinds if layer in layer_kind.layers)
+        nope = (family == "SmolLM3" and not config.no_rope_layers[layer]) or (
             family == "Cohere2" and kind == "full_attention"
         )
-        slides = kind == "sliding_attention" or (family == "Mistral" and made.sliding_window)
+        slides = kind == "sliding_attention" or (family == "Mistral" and config.sliding_window)
         assert (ours.rope is None) == nope and bool(ours.window) == bool(slides), (
             layer,
             kind,
             ours,
         )
-        words = made.rope_parameters.get(kind, made.rope_parameters)
+        words = config.rope_parameters.get(kind, config.rope_parameters)
         if ours.rope:
             assert (ours.rope.base, ours.rope.kind, ours.rope.factor) == (
                 words["rope_theta"],
@@ -194,7 +194,7 @@ def rope_yarn(base, width, scale, ext, attn, fast, slow, original, divisors):
     if ext:
         factor = 1 / scale
         attn = (0.1 * math.log(factor) + 1 if factor > 1 else 1.0) / (1 + 0.1 * math.log(factor))
-    found = []
+    thetas = []
     for pair in range(width // 2):
         extrapolated = base ** (-2 * pair / width) / divisors[pair]
         theta, mscale = scale * extrapolated, attn
@@ -202,8 +202,8 @@ def rope_yarn(base, width, scale, ext, attn, fast, slow, original, divisors):
             ramp = 1 - min(1, max(0, (pair - start) / max(0.001, end - start)))
             theta = theta * (1 - ramp * ext) + extrapolated * ramp * ext
             mscale = attn * (1 + 0.1 * math.log(1 / scale))
-        found.append(theta)
-    return found, mscale
+        thetas.append(theta)
+    return thetas, mscale
 
 
 def test_flags_have_the_frequencies_of_llama_cpps_formula(tmp_path):
@@ -278,11 +278,11 @@ def test_flags_have_the_frequencies_of_llama_cpps_formula(tmp_path):
             4096,
             divisors,
         )
-        found = explain_words(str(tmp_path), words)
-        np.testing.assert_allclose(found.frequencies(), theirs, rtol=1e-9)
-        assert math.isclose(found.setting.kinds[0].rope.amplitude, amplitude, rel_tol=1e-9), (
+        explanation = explain_words(str(tmp_path), words)
+        np.testing.assert_allclose(explanation.frequencies(), theirs, rtol=1e-9)
+        assert math.isclose(explanation.setting.kinds[0].rope.amplitude, amplitude, rel_tol=1e-9), (
             words,
-            found.setting,
+            explanation.setting,
         )
 
 
@@ -337,11 +337,14 @@ def test_llama_cpp_itself_tells_the_same_settings_apart():
         model.eval([(7 * token) % 4000 + 100 for token in range(200)])
         logits.append(np.array(model.scores[:200]))
         model.close()
-        found = explain_words(name, words)
-        rotations.append([*found.frequencies(), found.setting.kinds[0].rope.amplitude])
-    for one, two in itertools.combinations(range(len(LIBRARY)), 2):
-        same = np.allclose(rotations[one], rotations[two], rtol=1e-9)
-        assert np.array_equal(logits[one], logits[two]) == same, (LIBRARY[one][0], LIBRARY[two][0])
+        explanation = explain_words(name, words)
+        rotations.append([*explanation.frequencies(), explanation.setting.kinds[0].rope.amplitude])
+    for first, second in itertools.combinations(range(len(LIBRARY)), 2):
+        same = np.allclose(rotations[first], rotations[second], rtol=1e-9)
+        assert np.array_equal(logits[first], logits[second]) == same, (
+            LIBRARY[first][0],
+            LIBRARY[second][0],
+        )
 
 
 def test_neither_torch_nor_transformers_is_loaded(tmp_path):

@@ -17,21 +17,21 @@ PUBLISHED = {**IMAGES, **YARN, "partial_rotary_factor": 0.25}  # as Qwen3.5's pa
 FLAG = {VLLM: "--hf-overrides", SGLANG: "--json-model-override-args"}
 
 
-def findings_where(found) -> str:
-    return " ".join(finding.text for finding in found.findings)
+def findings_where(explanation) -> str:
+    return " ".join(finding.text for finding in explanation.findings)
 
 
-def lines(found) -> dict:
-    return {line.tool: line for line in found.words}
+def lines(explanation) -> dict:
+    return {line.tool: line for line in explanation.words}
 
 
 @pytest.mark.parametrize("tool", FLAG)
 def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp_path, tool):
     place = described(tmp_path, CHECKPOINTS["qwen3_5"])
-    found = explain_words(
+    explanation = explain_words(
         place, [FLAG[tool], json.dumps({"text_config": {"rope_parameters": PUBLISHED}})]
     )
-    rope = found.setting.turning[0].rope
+    rope = explanation.setting.turning[0].rope
     assert (rope.kind, rope.factor, rope.original, rope.turned, rope.base) == (
         "yarn",
         4.0,
@@ -40,11 +40,11 @@ def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp
         1e7,
     )
     assert (
-        "text_config" not in findings_where(found)
-        and "nobody reads" not in findings_where(found)
-        and "no engine reads" not in findings_where(found)
+        "text_config" not in findings_where(explanation)
+        and "nobody reads" not in findings_where(explanation)
+        and "no engine reads" not in findings_where(explanation)
     )
-    typed = json.loads(shlex.split(lines(found)[tool].text)[1])
+    typed = json.loads(shlex.split(lines(explanation)[tool].text)[1])
     assert (
         typed["text_config"]["rope_parameters"].items()
         >= {
@@ -52,31 +52,31 @@ def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp
             "mrope_interleaved": True,
         }.items()
     )
-    again = json.loads(lines(found)[HF].text.removeprefix(CONFIG_PREFIX))
+    again = json.loads(lines(explanation)[HF].text.removeprefix(CONFIG_PREFIX))
     assert (
         set(again) == {"text_config"}
         and again["text_config"]["max_position_embeddings"] == 4 * TRAINED
     )
     assert (
-        lines(found)[TOOL_POSBENCH].text.startswith("model=hf ")
-        and "extension=yarn" in lines(found)[TOOL_POSBENCH].text
+        lines(explanation)[TOOL_POSBENCH].text.startswith("model=hf ")
+        and "extension=yarn" in lines(explanation)[TOOL_POSBENCH].text
     )
 
 
 @pytest.mark.parametrize("tool", FLAG)
 def test_an_override_beside_the_part_for_text_does_nothing(tmp_path, tool):
     place = described(tmp_path, CHECKPOINTS["qwen3_5"])
-    found = explain_words(
+    explanation = explain_words(
         place,
         [FLAG[tool], json.dumps({"rope_parameters": YARN, "max_position_embeddings": 131072})],
     )
     assert (
-        found.setting.turning == explain_words(place, []).setting.turning
-        and found.setting.longest == TRAINED
+        explanation.setting.turning == explain_words(place, []).setting.turning
+        and explanation.setting.longest == TRAINED
     )
     assert (
         "rope_parameters, max_position_embeddings beside text_config does nothing"
-        in findings_where(found)
+        in findings_where(explanation)
     )
 
 
@@ -85,8 +85,8 @@ def test_inside_the_part_for_text_vllm_merges_and_sglang_replaces(tmp_path):
     one in its place.
     """
     place = described(tmp_path, CHECKPOINTS["qwen3_vl"])
-    given = json.dumps({"text_config": {"rope_parameters": YARN}})
-    merged, replaced = (explain_words(place, [flag, given]) for flag in FLAG.values())
+    override = json.dumps({"text_config": {"rope_parameters": YARN}})
+    merged, replaced = (explain_words(place, [flag, override]) for flag in FLAG.values())
     assert merged.setting.turning[0].rope.base == 1e7 and "the base falls" not in findings_where(
         merged
     )
@@ -100,18 +100,18 @@ def test_inside_the_part_for_text_vllm_merges_and_sglang_replaces(tmp_path):
 
 def test_a_description_of_text_alone_is_the_other_way_round(tmp_path):
     place = described(tmp_path, CHECKPOINTS["llama"])
-    given = json.dumps({"rope_parameters": YARN})
-    replaced, merged = (explain_words(place, [flag, given]) for flag in FLAG.values())
+    override = json.dumps({"rope_parameters": YARN})
+    replaced, merged = (explain_words(place, [flag, override]) for flag in FLAG.values())
     assert (replaced.setting.turning[0].rope.base, merged.setting.turning[0].rope.base) == (
         1e4,
         5e5,
     )
-    found = explain_words(
+    explanation = explain_words(
         place, [FLAG[VLLM], json.dumps({"text_config": {"rope_parameters": YARN}})]
     )
-    assert found.setting.turning[
+    assert explanation.setting.turning[
         0
-    ].rope.kind == "default" and "this config.json has no such part" in findings_where(found)
+    ].rope.kind == "default" and "this config.json has no such part" in findings_where(explanation)
 
 
 @pytest.mark.parametrize("words", ['text_config={"rope_parameters": %s}', "rope_parameters=%s"])

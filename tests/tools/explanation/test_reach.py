@@ -32,12 +32,12 @@ def explained(tmp_path, *words: str, config: dict = LLAMA2):
     return explain_words(described(tmp_path, config), list(words))
 
 
-def findings_where(found) -> str:
-    return " ".join(finding.text for finding in found.findings)
+def findings_where(explanation) -> str:
+    return " ".join(finding.text for finding in explanation.findings)
 
 
-def covers(found) -> float | None:
-    return reach_of(found.setting, found.before).tokens
+def covers(explanation) -> float | None:
+    return reach_of(explanation.setting, explanation.before).tokens
 
 
 def farthest(scaled, trained: int = 4096, base: float = 1e4) -> float:
@@ -46,22 +46,26 @@ def farthest(scaled, trained: int = 4096, base: float = 1e4) -> float:
     """
     lengths = []
     for pair, frequency in enumerate(scaled):
-        own = base ** (-pair / 64)
-        if trained * own < 2 * math.pi:
-            lengths.append(trained * own / frequency)
+        unscaled = base ** (-pair / 64)
+        if trained * unscaled < 2 * math.pi:
+            lengths.append(trained * unscaled / frequency)
     return min(lengths)
 
 
 def test_a_raised_base_and_a_factor_cover_what_the_slow_pairs_do(tmp_path):
-    found = explained(tmp_path, *CODELLAMA, "-c", "16384")
-    assert covers(found) == math.floor(farthest(0.75 * 57200.0 ** (-np.arange(64) / 64))) == 19128
-    assert "is beyond" not in findings_where(
-        found
-    ) and "The base rises from 10,000 to 57,200" in findings_where(found)
-    assert "on the base 57,200 instead of 10,000" in found.text
+    explanation = explained(tmp_path, *CODELLAMA, "-c", "16384")
     assert (
-        "5461.33" not in found.text.replace("target_len: 5461.33", "")
-        and '"max_position_embeddings": 19128' in found.text
+        covers(explanation)
+        == math.floor(farthest(0.75 * 57200.0 ** (-np.arange(64) / 64)))
+        == 19128
+    )
+    assert "is beyond" not in findings_where(
+        explanation
+    ) and "The base rises from 10,000 to 57,200" in findings_where(explanation)
+    assert "on the base 57,200 instead of 10,000" in explanation.text
+    assert (
+        "5461.33" not in explanation.text.replace("target_len: 5461.33", "")
+        and '"max_position_embeddings": 19128' in explanation.text
     )
 
 
@@ -101,21 +105,22 @@ def test_factors_cover_their_multiple_of_the_training_length(tmp_path, words, le
 
 def test_dynamic_covers_as_long_as_its_base_grows_fast_enough(tmp_path):
     length = covers(explained(tmp_path, 'rope_parameters={"rope_type": "dynamic", "factor": 2.0}'))
-    for asked, holds in ((length, True), (length + 2, False)):
-        grown = 2 * asked / 4096 - 1
+    for tokens, holds in ((length, True), (length + 2, False)):
+        grown = 2 * tokens / 4096 - 1
         pairs = np.arange(64)
-        assert (farthest(1e4 ** (-pairs / 64) * grown ** (-2 * pairs / 126)) >= asked) == holds
+        assert (farthest(1e4 ** (-pairs / 64) * grown ** (-2 * pairs / 126)) >= tokens) == holds
     assert 4 * 4096 < length < 8 * 4096
 
 
 def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_path):
-    found = explained(tmp_path, "rope_theta=10000", config={**LLAMA2, "rope_theta": 1e6})
+    explanation = explained(tmp_path, "rope_theta=10000", config={**LLAMA2, "rope_theta": 1e6})
     assert (
-        covers(found) is None
-        and "What length it covers is not said: pairs turn faster than in training." in found.text
+        covers(explanation) is None
+        and "What length it covers is not said: pairs turn faster than in training."
+        in explanation.text
     )
     assert "The base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in findings_where(
-        found
+        explanation
     )
     scaled = {
         "rope_type": "llama3",
@@ -132,8 +137,8 @@ def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_pat
     }
     assert covers(explained(tmp_path, config=config)) == 131072
     yarn = {**YARN, "original_max_position_embeddings": 131072, "rope_theta": 5e5}
-    found = explained(tmp_path, f"rope_scaling={json.dumps(yarn)}", config=config)
-    assert covers(found) is None and found.as_json()["covers"] is None
+    explanation = explained(tmp_path, f"rope_scaling={json.dumps(yarn)}", config=config)
+    assert covers(explanation) is None and explanation.as_json()["covers"] is None
 
 
 def test_a_longer_statement_alone_covers_no_more(tmp_path):
@@ -160,22 +165,28 @@ def test_within_the_trained_length_scaling_is_said_to_cost_only(tmp_path, flag):
 def test_the_mapping_of_older_vllm_is_read_as_there(tmp_path):
     config = {**LLAMA2, "rope_theta": 5e5}
     typed = ["--rope-scaling", json.dumps({**YARN, "type": "yarn"}), "--max-model-len", "16384"]
-    found = explained(tmp_path, *typed, config=config)
-    rope = found.setting.turning[0].rope
-    assert (rope.kind, rope.factor, rope.base) == ("yarn", 4.0, 5e5) and found.reader == "vLLM"
-    assert "up to 0.11" in findings_where(found) and "it stops." not in findings_where(found)
-    found = explained(tmp_path, "--rope-theta", "1000000", *typed, config=config)
-    assert found.setting.turning[0].rope.base == 1e6
+    explanation = explained(tmp_path, *typed, config=config)
+    rope = explanation.setting.turning[0].rope
+    assert (rope.kind, rope.factor, rope.base) == (
+        "yarn",
+        4.0,
+        5e5,
+    ) and explanation.reader == "vLLM"
+    assert "up to 0.11" in findings_where(explanation) and "it stops." not in findings_where(
+        explanation
+    )
+    explanation = explained(tmp_path, "--rope-theta", "1000000", *typed, config=config)
+    assert explanation.setting.turning[0].rope.base == 1e6
     beyond = explained(tmp_path, *typed[:3], "20000", config=config)
     assert "20,000 is more than the 16,384 tokens" in findings_where(beyond)
 
 
 def test_the_version_that_no_longer_multiplies_is_named(tmp_path):
     override = json.dumps({"rope_parameters": {**YARN, "rope_theta": 1e4}})
-    found = explained(tmp_path, "--hf-overrides", override, "--max-model-len", "16384")
+    explanation = explained(tmp_path, "--hf-overrides", override, "--max-model-len", "16384")
     assert "vLLM up to 0.29 served 16,384 tokens here" in findings_where(
-        found
-    ) and "it stops. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lets it start." in findings_where(found)
+        explanation
+    ) and "it stops. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lets it start." in findings_where(explanation)
     linear = json.dumps(
         {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}
     )

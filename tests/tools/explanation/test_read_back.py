@@ -241,8 +241,8 @@ def numbers(setting) -> dict:
     return result
 
 
-def assert_alike(one, two, names):
-    ours, theirs = numbers(one), numbers(two)
+def assert_alike(setting, other, names):
+    ours, theirs = numbers(setting), numbers(other)
     for name in names if names else ours:
         for a, b in zip(ours[name], theirs[name], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, err_msg=name)
@@ -252,30 +252,32 @@ def check_lines(tmp_path, config: dict, words: list[str]) -> set[str]:
     """Assert that each line gives the same numbers when it is typed on the same checkpoint; the
     tools that have one.
     """
-    found = explain_words(described(tmp_path, config), words)
-    lines = {line.tool: line for line in found.words}
-    assert not [line for line in found.words if REASON_IF_MISREAD in line.text], (
+    explanation = explain_words(described(tmp_path, config), words)
+    lines = {line.tool: line for line in explanation.words}
+    assert not [line for line in explanation.words if REASON_IF_MISREAD in line.text], (
         words,
-        [line for line in found.words if REASON_IF_MISREAD in line.text],
+        [line for line in explanation.words if REASON_IF_MISREAD in line.text],
     )
     for tool in (VLLM, SGLANG):
         if lines[tool].serves:
             assert_alike(
-                found.setting,
+                explanation.setting,
                 explain_words(str(tmp_path), shlex.split(lines[tool].text)).setting,
                 None,
             )
     if lines[HF].serves:
         edited = over(config, json.loads(lines[HF].text.removeprefix(CONFIG_PREFIX)))
-        assert_alike(found.setting, explain_words(described(tmp_path, edited), []).setting, None)
+        assert_alike(
+            explanation.setting, explain_words(described(tmp_path, edited), []).setting, None
+        )
         described(tmp_path, config)
-    full = found.setting.turning[0].name
+    full = explanation.setting.turning[0].name
     for tool in (TOOL_FLAGS, TOOL_KEYS):
         line = lines[tool].text
         if lines[tool].serves and not line.startswith("none:") and "and the tensor" not in line:
             again = explain_words(str(tmp_path), shlex.split(line)).setting
             kind = replace(again.turning[0], name=full)
-            assert_alike(found.setting, replace(again, kinds=(kind,)), [full])
+            assert_alike(explanation.setting, replace(again, kinds=(kind,)), [full])
     return {tool for tool, line in lines.items() if line.serves}
 
 
@@ -323,31 +325,35 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
             "full_attention": words,
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
         }
-    found = explain_words(
+    explanation = explain_words(
         described(tmp_path, config),
         [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [],
     )
-    (line,) = (line.text for line in found.words if line.tool == HF)
+    (line,) = (line.text for line in explanation.words if line.tool == HF)
     edited = over(config, json.loads(line.removeprefix(CONFIG_PREFIX)))
     family = edited.pop("model_type")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = transformers.AutoConfig.for_model(family, **json.loads(json.dumps(edited)))
-    for kind in found.setting.turning:
-        own = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
-        assert own["rope_type"] == kind.rope.kind or (
-            name == "phi3" and own["rope_type"] == "longrope"
+    for kind in explanation.setting.turning:
+        parameters = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
+        assert parameters["rope_type"] == kind.rope.kind or (
+            name == "phi3" and parameters["rope_type"] == "longrope"
         )
-        if own["rope_type"] == "default":
-            assert own["rope_theta"] == kind.rope.base
+        if parameters["rope_type"] == "default":
+            assert parameters["rope_theta"] == kind.rope.base
             continue
         layer = kind.name if kind.name in theirs.rope_parameters else None
-        computed, amplitude = ROPE_INIT_FUNCTIONS[own["rope_type"]](theirs, "cpu", layer_type=layer)
-        np.testing.assert_allclose(found.frequencies(kind.name), computed.numpy(), rtol=1e-6)
+        computed, amplitude = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](
+            theirs, "cpu", layer_type=layer
+        )
+        np.testing.assert_allclose(explanation.frequencies(kind.name), computed.numpy(), rtol=1e-6)
         assert np.isclose(amplitude, kind.rope.amplitude, rtol=1e-6)
         if kind.rope.beside:
-            whole = own.get("mscale_all_dim") or 0
+            mscale = parameters.get("mscale_all_dim") or 0
             assert np.isclose(
                 kind.rope.sharper,
-                (0.1 * whole * np.log(own["factor"]) + 1) ** 2 if own["rope_type"] == "yarn" else 1,
+                (0.1 * mscale * np.log(parameters["factor"]) + 1) ** 2
+                if parameters["rope_type"] == "yarn"
+                else 1,
             )

@@ -226,27 +226,29 @@ NEWER = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_key_about_positions_that_is_not_read_is_named_and_no_length_is(tmp_path, name):
     config, keys = NAMED[name]
-    found = explain_words(described(tmp_path, config), [])
-    said = [finding.text for finding in found.findings]
-    assert all(any(key in text for text in said) for key in keys), said
+    explanation = explain_words(described(tmp_path, config), [])
+    messages = [finding.text for finding in explanation.findings]
+    assert all(any(key in text for text in messages) for key in keys), messages
     assert (
-        set(keys) <= set(found.setting.unread)
-        and "Covers" not in found.text
-        and "What length it covers is not said: " in found.text
+        set(keys) <= set(explanation.setting.unread)
+        and "Covers" not in explanation.text
+        and "What length it covers is not said: " in explanation.text
     )
-    assert found.as_json()["covers"] is None and found.as_json()["covers_limit"]
+    assert explanation.as_json()["covers"] is None and explanation.as_json()["covers_limit"]
     assert not [
-        line for line in found.words if "--max-model-len" in line.text or "-c " in line.text
+        line for line in explanation.words if "--max-model-len" in line.text or "-c " in line.text
     ]
 
 
 @pytest.mark.parametrize("name", READ)
 def test_a_key_that_is_read_sets_the_numbers_and_length(tmp_path, name):
     config, length, base, turned = READ[name]
-    found = explain_words(described(tmp_path, config), [])
-    rope = found.setting.turning[0].rope
+    explanation = explain_words(described(tmp_path, config), [])
+    rope = explanation.setting.turning[0].rope
     assert np.isclose(rope.base, base, rtol=1e-9) and rope.turned == turned
-    assert reach_of(found.setting, found.before).tokens == length, found.setting.unread
+    assert reach_of(explanation.setting, explanation.before).tokens == length, (
+        explanation.setting.unread
+    )
     check_lines(tmp_path, config, [])
 
 
@@ -259,10 +261,10 @@ def test_a_key_whose_value_asks_for_nothing_is_not_named(tmp_path):
         "compression_ratio": 1.0,
     }
     lengths = {"seq_length": 32768, "context_length": 32768}
-    found = explain_words(
+    explanation = explain_words(
         described(tmp_path, {"model_type": "llama", **SIZES, **off, **lengths}), []
     )
-    assert not found.findings and not found.setting.unread
+    assert not explanation.findings and not explanation.setting.unread
     llama4 = {
         "model_type": "llama4_text",
         **SIZES,
@@ -270,19 +272,19 @@ def test_a_key_whose_value_asks_for_nothing_is_not_named(tmp_path):
         "floor_scale": 8192,
         "attn_scale": 0.1,
     }
-    found = explain_words(described(tmp_path, llama4), [])
-    assert "Covers 32,768 tokens" in found.text and any(
-        "attn_temperature_tuning" in one.text for one in found.findings
+    explanation = explain_words(described(tmp_path, llama4), [])
+    assert "Covers 32,768 tokens" in explanation.text and any(
+        "attn_temperature_tuning" in finding.text for finding in explanation.findings
     )
 
 
 def test_chatglm_reads_its_ratio_alone(tmp_path):
     config = {**CHATGLM, "rope_ratio": 50, "seq_length": 32768}
-    found = explain_words(
+    explanation = explain_words(
         described(tmp_path, config), ['rope_parameters={"rope_type": "yarn", "factor": 4.0}']
     )
-    assert_alike(found.setting, found.before, None)
-    assert any("rope_ratio alone" in one.text for one in found.findings)
+    assert_alike(explanation.setting, explanation.before, None)
+    assert any("rope_ratio alone" in finding.text for finding in explanation.findings)
     raised = explain_words(str(tmp_path), ["rope_ratio=500"])
     assert (
         raised.setting.turning[0].rope.base == 5e6 and '{"rope_ratio": 500' in raised.words[1].text
@@ -297,14 +299,14 @@ def test_a_model_file_that_passes_no_scaling_on_has_no_line_with_one(tmp_path):
         "rope_theta": 1e6,
     }
     place = described(tmp_path, {"model_type": "mixtral", **SIZES, "rope_theta": 1e6})
-    found = explain_words(place, [f"rope_parameters={json.dumps(yarn)}"])
-    (line,) = (line for line in found.words if line.tool == "SGLang")
+    explanation = explain_words(place, [f"rope_parameters={json.dumps(yarn)}"])
+    (line,) = (line for line in explanation.words if line.tool == "SGLang")
     assert not line.serves and "never passes a scaling on" in line.text
-    there = explain_words(
+    of_sglang = explain_words(
         place, ["--json-model-override-args", json.dumps({"rope_parameters": yarn})]
     )
-    assert_alike(there.setting, there.before, None)
-    assert any("never passes a scaling on" in finding.text for finding in there.findings)
+    assert_alike(of_sglang.setting, of_sglang.before, None)
+    assert any("never passes a scaling on" in finding.text for finding in of_sglang.findings)
 
 
 @pytest.mark.parametrize("mscale", [0.5, 1.0, 1.3])
@@ -320,10 +322,10 @@ def test_the_factor_of_mscale_all_dim_is_in_every_line(tmp_path, mscale):
         "mscale_all_dim": mscale,
     }
     config = {"model_type": "deepseek_v3", **LATENT, "rope_scaling": words}
-    found = explain_words(described(tmp_path, config), [])
-    rope = found.setting.turning[0].rope
+    explanation = explain_words(described(tmp_path, config), [])
+    rope = explanation.setting.turning[0].rope
     assert np.isclose(rope.sharper, (0.1 * mscale * np.log(40) + 1) ** 2) and rope.amplitude == 1
-    assert check_lines(tmp_path, config, []) == {line.tool for line in found.words}
+    assert check_lines(tmp_path, config, []) == {line.tool for line in explanation.words}
 
 
 def test_names_of_architectures_are_llama_cpps():
@@ -343,15 +345,18 @@ def test_names_of_architectures_are_llama_cpps():
 
 def test_keys_of_another_architecture_do_nothing(tmp_path):
     place = described(tmp_path, {"model_type": "glm4_moe", **SIZES, "partial_rotary_factor": 0.5})
-    found = explain_words(
+    explanation = explain_words(
         place,
         ["glm4_moe.rope.freq_base=5e5", "--override-kv", "glm4moe.rope.scaling.factor=float:2"],
     )
-    assert found.setting.turning[0].rope.base == 1e4 and found.setting.turning[0].rope.factor == 2
+    assert (
+        explanation.setting.turning[0].rope.base == 1e4
+        and explanation.setting.turning[0].rope.factor == 2
+    )
     assert any(
         "glm4_moe.rope.freq_base does nothing in this file: llama.cpp reads keys of glm4moe"
-        in one.text
-        for one in found.findings
+        in finding.text
+        for finding in explanation.findings
     )
 
 

@@ -25,10 +25,10 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     one divided.
     """
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    found = posbench.explain(tmp_path, rope_parameters=YARN)
-    rope = found.setting.kinds[0].rope
+    explanation = posbench.explain(tmp_path, rope_parameters=YARN)
+    rope = explanation.setting.kinds[0].rope
     turned = 8192 * 1e5 ** (-np.arange(64) / 64) / (2 * np.pi)
-    marks = state_marks(found.slower(found.setting.kinds[0]))
+    marks = state_marks(explanation.slower(explanation.setting.kinds[0]))
     assert (
         len(marks) == 64
         and marks.count("#") == (turned > 32).sum() + 0
@@ -36,7 +36,7 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     )
     assert (
         marks == "#" * marks.count("#") + "+" * marks.count("+") + "-" * marks.count("-")
-        and f"           {marks}\n" in found.text
+        and f"           {marks}\n" in explanation.text
     )
     assert picture_of_marks("##++--" * 20) == "#+-" * 20 and picture_of_marks("#+" * 60) == "+" * 60
     assert (
@@ -45,9 +45,9 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     )
     assert "extension=" not in posbench.explain(tmp_path, max_position_embeddings=128).text
     assert (
-        f"times {rope.amplitude**2:.6g}" in found.text
-        and "Covers 32,768 tokens" in found.text
-        and "Short prompts pay" in found.text
+        f"times {rope.amplitude**2:.6g}" in explanation.text
+        and "Covers 32,768 tokens" in explanation.text
+        and "Short prompts pay" in explanation.text
     )
 
 
@@ -71,8 +71,8 @@ def test_numbers_and_a_figure_are_written(tmp_path, capfd):
         "full_attention",
     ] and content["covers"] == 32768
     for kind in content["kinds"]:
-        found = posbench.explain(tmp_path).frequencies(kind["name"])
-        np.testing.assert_allclose(kind["frequencies"], found)
+        frequencies = posbench.explain(tmp_path).frequencies(kind["name"])
+        np.testing.assert_allclose(kind["frequencies"], frequencies)
     assert (tmp_path / "out" / "a.png").stat().st_size > 10_000 and "sliding_attention" in (
         tmp_path / "out" / "a.svg"
     ).read_text()

@@ -80,55 +80,61 @@ def bare(tmp_path_factory):
     return str(path)
 
 
-def alike(one, two, length=None):
-    a, b = (found.setting.turning[0].rope for found in (one, two))
+def alike(explanation, other, length=None):
+    a, b = (each.setting.turning[0].rope for each in (explanation, other))
     assert np.isclose(a.amplitude, b.amplitude, rtol=1e-9), (a, b)
-    np.testing.assert_allclose(one.frequencies(), two.frequencies(), rtol=1e-9)
+    np.testing.assert_allclose(explanation.frequencies(), other.frequencies(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_words_of_every_tool_are_read_back(bare, name, tmp_path):
     for length in (100, 16384):
-        found = explain_words(
+        explanation = explain_words(
             bare, [f"rope_parameters={json.dumps(SETTINGS[name])}", f"length={length}"]
         )
-        words = {one.tool: one for one in found.words}
-        assert {tool for tool, one in words.items() if not one.serves} == CANNOT.get(name, set()), (
-            words
-        )
+        words = {line.tool: line for line in explanation.words}
+        assert {tool for tool, line in words.items() if not line.serves} == CANNOT.get(
+            name, set()
+        ), words
         for tool in (VLLM, SGLANG, TOOL_FLAGS):
             if words[tool].serves:
                 alike(
-                    explain_words(bare, [*shlex.split(words[tool].text), f"length={length}"]), found
+                    explain_words(bare, [*shlex.split(words[tool].text), f"length={length}"]),
+                    explanation,
                 )
         (tmp_path / "config.json").write_text(
             json.dumps(
                 {"model_type": "llama", **SIZES, **json.loads(words[HF].text.partition(": ")[2])}
             )
         )
-        alike(explain_words(str(tmp_path), [f"length={length}"]), found)
+        alike(explain_words(str(tmp_path), [f"length={length}"]), explanation)
         keys = words["GGUF keys"]
         if keys.serves and " and the tensor" not in keys.text:
-            alike(explain_words(bare, shlex.split(keys.text)), found)
+            alike(explain_words(bare, shlex.split(keys.text)), explanation)
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(SETTINGS) - {one for one, tools in CANNOT.items() if TOOL_POSBENCH in tools})
+    "name",
+    sorted(
+        set(SETTINGS) - {setting for setting, tools in CANNOT.items() if TOOL_POSBENCH in tools}
+    ),
 )
 def test_posbench_with_its_words_has_the_same_frequencies(bare, name):
     """The extension that the words name, made by posbench itself on the bare checkpoint."""
     for length in (100, 16384):
-        found = explain_words(
+        explanation = explain_words(
             bare, [f"rope_parameters={json.dumps(SETTINGS[name])}", f"length={length}"]
         )
-        typed = [word.lstrip("+") for word in shlex.split(found.words[0].text)]
+        typed = [word.lstrip("+") for word in shlex.split(explanation.words[0].text)]
         words = dict(word.split("=", 1) for word in typed)
         trained = int(words.get("train.length", 4096))
-        given = OmegaConf.from_dotlist(
+        typed_arguments = OmegaConf.from_dotlist(
             [word.removeprefix("extension.") for word in typed if word.startswith("extension.")]
         )
         extension = make_method(
-            OmegaConf.to_container(OmegaConf.merge(node("extension", words["extension"]), given))
+            OmegaConf.to_container(
+                OmegaConf.merge(node("extension", words["extension"]), typed_arguments)
+            )
         )
         encoding = make_method(
             {**node("encoding", "rope"), "base": 2e4}, small_shape(trained, d_model=256, n_head=4)
@@ -139,8 +145,8 @@ def test_posbench_with_its_words_has_the_same_frequencies(bare, name):
             encoding.spectrum_at(length),
             Span(trained, length, extension.target_len(length)),
         )
-        np.testing.assert_allclose(found.frequencies(), spectrum.freq_F.numpy(), rtol=1e-9)
-        amplitude = found.setting.turning[0].rope.amplitude
+        np.testing.assert_allclose(explanation.frequencies(), spectrum.freq_F.numpy(), rtol=1e-9)
+        amplitude = explanation.setting.turning[0].rope.amplitude
         assert np.isclose(extension.temperature(span), amplitude**2, rtol=1e-9) or (
             name == "dynamic" and amplitude == 1
         )

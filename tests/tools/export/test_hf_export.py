@@ -137,7 +137,7 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
 
 
 @pytest.mark.parametrize(
-    ("cfg", "extension", "said"),
+    ("cfg", "extension", "message"),
     [
         (job(node("encoding", "lerope")), {}, "encoding=lerope"),
         (
@@ -193,15 +193,15 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
     ],
     ids=str,
 )
-def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
+def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, message):
     run = trained(tmp_path, cfg)
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         exported(run, extension)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"run": None}, "give run=results/runs/ID and out=FOLDER"),
         ({"run": "/nowhere"}, "has no finished training"),
@@ -212,8 +212,8 @@ def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
         ),
     ],
 )
-def test_an_export_that_is_not_one_thing_is_refused(tmp_path, changed, said):
-    with pytest.raises(ConfigError, match=said):
+def test_an_export_that_is_not_one_thing_is_refused(tmp_path, changed, message):
+    with pytest.raises(ConfigError, match=message):
         exported(trained(tmp_path, job()), **changed)
 
 
@@ -298,17 +298,17 @@ def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
     alphabet = sorted(
         pre_tokenizers.ByteLevel.alphabet(), reverse=True
     )  # ids that are not the values of the bytes
-    model = Tokenizer(models.BPE({one: at for at, one in enumerate(alphabet)}, []))
+    model = Tokenizer(models.BPE({character: at for at, character in enumerate(alphabet)}, []))
     model.pre_tokenizer, model.decoder = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
         decoders.ByteLevel(),
     )
     model.add_special_tokens(["<s>", "</s>"])
-    whole = transformers.PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=model, bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
-    whole.chat_template = "{{ messages[0]['content'] }}</s>"
-    whole.save_pretrained(path)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}</s>"
+    tokenizer.save_pretrained(path)
     transformers.GenerationConfig(eos_token_id=[257, 3]).save_pretrained(path)
     data = {**job()["data"], "tokenizer": "bytes", "name": "local", "path": str(text_folder)}
     data |= {
@@ -330,7 +330,7 @@ def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
         256,
         "</s>",
         "</s>",
-    ) and theirs("ab")["input_ids"] == whole("ab")["input_ids"]
+    ) and theirs("ab")["input_ids"] == tokenizer("ab")["input_ids"]
     assert (
         theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi</s>"
     )
@@ -391,10 +391,10 @@ def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None
     """A checkpoint with the written config.json is the extension, and `served` are the engines that
     express it.
     """
-    cfg, own = adopted(path), json.loads((path / "config.json").read_text())
-    config = config_json(own, cfg, extension)
+    cfg, original = adopted(path), json.loads((path / "config.json").read_text())
+    config = config_json(original, cfg, extension)
     assert config["rope_parameters"]["rope_type"] == kind
-    assert {key for key in config if config[key] != own.get(key)} <= {
+    assert {key for key in config if config[key] != original.get(key)} <= {
         "rope_parameters", "rope_theta", "rope_scaling", "max_position_embeddings",
         "original_max_position_embeddings", "partial_rotary_factor",
     }  # fmt: skip
@@ -408,9 +408,9 @@ def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None
         extension,
         relative=True,
     )
-    told = engine_words(cfg, rope_settings(cfg, extension, own), own)
-    assert all(one["words"] for one in told.values())
-    assert {engine for engine, one in told.items() if one["serves"]} == served
+    words_by_engine = engine_words(cfg, rope_settings(cfg, extension, original), original)
+    assert all(entry["words"] for entry in words_by_engine.values())
+    assert {engine for engine, entry in words_by_engine.items() if entry["serves"]} == served
 
 
 HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
@@ -501,13 +501,16 @@ def test_the_words_for_each_engine(tmp_path):
 
 
 def _words(cfg: JobConfig, name: str) -> dict[str, str]:
-    told = rope_settings(cfg, method("extension", name, **FIXED))
-    return {engine: one["words"] for engine, one in engine_words(cfg, told, None).items()}
+    settings = rope_settings(cfg, method("extension", name, **FIXED))
+    return {engine: entry["words"] for engine, entry in engine_words(cfg, settings, None).items()}
 
 
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="does not only change frequencies"):
         rope_settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
-    own = {"model_type": "llama", "rope_parameters": {"full_attention": {"rope_type": "default"}}}
+    original = {
+        "model_type": "llama",
+        "rope_parameters": {"full_attention": {"rope_type": "default"}},
+    }
     with pytest.raises(ConfigError, match="separate RoPE settings"):
-        config_json(own, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))
+        config_json(original, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))

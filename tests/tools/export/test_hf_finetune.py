@@ -234,7 +234,7 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
 
 
 def test_gradients_are_those_of_transformers_own_loss():
-    own, model = (
+    original, model = (
         tiny("gpt_neox").requires_grad_(True),
         Reader(tiny("gpt_neox"), TRAIN_LEN).requires_grad_(True),
     )
@@ -242,10 +242,14 @@ def test_gradients_are_those_of_transformers_own_loss():
     targets[:, :5] = -100
     plan = training_plan_maker(model.encoding, None, "cpu", 0)(39, None)
     loss = model.loss(ids, targets, plan)
-    theirs = torch.nn.functional.cross_entropy(own(ids).logits.flatten(0, 1), targets.flatten())
+    theirs = torch.nn.functional.cross_entropy(
+        original(ids).logits.flatten(0, 1), targets.flatten()
+    )
     loss.backward(), theirs.backward()
     assert float(loss.detach()) == pytest.approx(theirs.item(), rel=1e-6)
-    for (name, ours), other in zip(model.model.named_parameters(), own.parameters(), strict=True):
+    for (name, ours), other in zip(
+        model.model.named_parameters(), original.parameters(), strict=True
+    ):
         torch.testing.assert_close(ours.grad, other.grad, rtol=1e-3, atol=1e-6, msg=name)
 
 
@@ -261,9 +265,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_such_a_child_cannot_have_is_said_before_anything_is_made(world, capfd, name):
-    words, said = REFUSED[name]
+    words, message = REFUSED[name]
     done = call(capfd, world.root, "run", *checkpoint(world.root, "gpt_neox"), *words)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [["extension=yarn"], []])
@@ -284,13 +288,15 @@ def test_a_learned_table_has_neither_frequencies_nor_longer_texts(world, capfd, 
 
 
 def test_frequencies_of_each_length_have_nothing_trained_in():
-    own = AsTrained(SHAPE).layers()[0]
-    own.encoding.traits &= ~own.encoding.traits.SPECTRUM
+    layer = AsTrained(SHAPE).layers()[0]
+    layer.encoding.traits &= ~layer.encoding.traits.SPECTRUM
     with pytest.raises(ConfigError, match="frequencies depend on the length"):
-        AsTrained(SHAPE, measured=[own], scaling=YARN, scaling_len=16)
+        AsTrained(SHAPE, measured=[layer], scaling=YARN, scaling_len=16)
 
 
 def test_an_extension_that_would_act_on_no_layer_is_refused():
-    whole, local = Layer(NoEncoding(SHAPE)), AsTrained(SHAPE).layers()[0]
+    unturned, local = Layer(NoEncoding(SHAPE)), AsTrained(SHAPE).layers()[0]
     with pytest.raises(ConfigError, match="No layer with an extension"):
-        AsTrained(SHAPE, measured=[whole, replace(local, window=8)], scaling=YARN, scaling_len=16)
+        AsTrained(
+            SHAPE, measured=[unturned, replace(local, window=8)], scaling=YARN, scaling_len=16
+        )

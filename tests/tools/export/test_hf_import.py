@@ -87,19 +87,19 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     assert run_id(adopted(tmp_path / "b/Llama").as_dict(), "f") != run_id(first.as_dict(), "f")
 
 
-def scaled(kind: str, **said) -> dict:
+def scaled(kind: str, **parameters) -> dict:
     return {
         "rope_parameters": {
             "rope_theta": 1e4,
             "original_max_position_embeddings": 16,
             "rope_type": kind,
-            **said,
+            **parameters,
         }
     }
 
 
 @pytest.mark.parametrize(
-    ("config", "changed", "said"),
+    ("config", "changed", "message"),
     [
         ({"model_type": "xglm"}, {}, "type xglm, whose attention"),
         (
@@ -154,11 +154,11 @@ def scaled(kind: str, **said) -> dict:
     ],
     ids=str,
 )
-def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed, said):
+def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed, message):
     path = checkpoint(tmp_path)
     written = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**written, **config}))
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         adopted(path, **changed)
 
 
@@ -253,7 +253,7 @@ def test_a_json_file_beside_the_weights_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda weights: weights.pop("model.norm.weight"), "norm.weight is missing"),
         (
@@ -280,7 +280,7 @@ def test_a_json_file_beside_the_weights_that_is_none_is_refused(
         (None, "cannot be read"),
     ],
 )
-def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said):
+def test_weights_that_are_not_those_described_are_refused(tmp_path, change, message):
     from safetensors.torch import save_file
 
     file = checkpoint(tmp_path) / "model.safetensors"
@@ -290,10 +290,10 @@ def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said
         save_file(weights, file)
     else:
         file.write_bytes(b"nothing of the kind")
-    if said is None:
+    if message is None:
         assert imported(file.parent).finished
         return
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         imported(file.parent)
     file.unlink()
     with pytest.raises(ConfigError, match="holds no model.safetensors"):
@@ -309,9 +309,9 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
     expected = load_model(imported(path), before, VOCAB, "cpu").state_dict()
     weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
     save_file(weights, path / "model.safetensors")
-    found = load_model(imported(path), adopted(path), VOCAB, "cpu").state_dict()
-    assert found.keys() == expected.keys() and all(
-        torch.equal(value, found[name]) for name, value in expected.items()
+    loaded = load_model(imported(path), adopted(path), VOCAB, "cpu").state_dict()
+    assert loaded.keys() == expected.keys() and all(
+        torch.equal(value, loaded[name]) for name, value in expected.items()
     )
     weights["model.embed_tokens.weight"] = weights["lm_head.weight"].clone()
     save_file(weights, path / "model.safetensors")
@@ -325,7 +325,7 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
 def test_a_run_notices_that_its_checkpoint_changed(tmp_path):
     path = checkpoint(tmp_path)
     run, file = imported(path), path / "model.safetensors"
-    assert sorted(one.name for one in run.path.iterdir()) == [
+    assert sorted(entry.name for entry in run.path.iterdir()) == [
         ".lock",
         "config.yaml",
         "provenance.json",
@@ -360,7 +360,7 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ids", "bos", "rows", "theirs", "said"),
+    ("ids", "bos", "rows", "theirs", "message"),
     [
         (256, False, 300, None, None),
         (151665, True, 152064, 7, None),
@@ -371,12 +371,12 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
         (50, True, 50, None, "needs a BOS token"),
     ],
 )
-def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
+def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, message):
     corpus = Corpus(None, None, None, "f", "local", "t", ids + bos, ids if bos else None, None)
     model = ModelConfig(path="DIR", checkpoint={"vocab_size": rows, "bos": theirs})
     cfg = JobConfig(data={"tokenizer": "t"}, model=model)
-    if said:
-        with pytest.raises(ConfigError, match=said):
+    if message:
+        with pytest.raises(ConfigError, match=message):
             fit_corpus(corpus, cfg)
         return
     fitted = fit_corpus(corpus, cfg)
@@ -415,9 +415,9 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
         "data.tokenizer=bytes",
         "data.bos=true",
     ]
-    said = call("run", *chosen, "check=true").stderr
-    assert "check: one passage costs " in said and re.search(
-        r"at 16 tokens differ from those of transformers by \d\.\de-0[678]", said
+    output = call("run", *chosen, "check=true").stderr
+    assert "check: one passage costs " in output and re.search(
+        r"at 16 tokens differ from those of transformers by \d\.\de-0[678]", output
     )
     (run,) = (tmp_path / "runs").glob("hf-16-s0-*")
     (rows,) = (
@@ -431,30 +431,30 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
 
     common.append("data.bos=true")
     path.rename(tmp_path / "moved")
-    said = call("run", f"run={run}", "extension=ntk", code=1).stderr
+    output = call("run", f"run={run}", "extension=ntk", code=1).stderr
     assert (
-        "The weights of this run are no longer in model.path=" in said
-        and "by run.py model=hf model.path=PATH" in said
+        "The weights of this run are no longer in model.path=" in output
+        and "by run.py model=hf model.path=PATH" in output
     )
     (tmp_path / "moved").rename(path)
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
     call("run", f"run={run}", "evaluate.split=all")
-    (found,) = run.glob("evals/fixed_targets/none+none-*.json")
-    nlls = [row["nll"] for row in json.loads(found.read_text())["rows"]]
+    (eval_path,) = run.glob("evals/fixed_targets/none+none-*.json")
+    nlls = [row["nll"] for row in json.loads(eval_path.read_text())["rows"]]
     loaded = posbench.load(run, device="cpu", cache_dir=tmp_path / "cache")
-    asked = {"lengths": [16, 32], "windows": 8, "max_length": 64}
+    settings = {"lengths": [16, 32], "windows": 8, "max_length": 64}
     assert (
-        loaded.evaluate(split="all", **asked)["nll"].tolist()
+        loaded.evaluate(split="all", **settings)["nll"].tolist()
         == nlls
-        != loaded.evaluate(**asked)["nll"].tolist()
+        != loaded.evaluate(**settings)["nll"].tolist()
     )
     arguments = ["extension=yarn", "extension.mode=fixed", "extension.target_len=64"]
-    said = call("export_hf", f"run={run}", f"out={tmp_path}/out", *arguments).stdout
+    output = call("export_hf", f"run={run}", f"out={tmp_path}/out", *arguments).stdout
     assert (
-        "LlamaForCausalLM" in said
-        and "rope_type yarn, up to 64 tokens" in said
-        and "no tokenizer" in said
+        "LlamaForCausalLM" in output
+        and "rope_type yarn, up to 64 tokens" in output
+        and "no tokenizer" in output
     )
     assert json.loads((tmp_path / "out/config.json").read_text())["bos_token_id"] == 1
     assert "not empty" in call("export_hf", f"run={run}", f"out={tmp_path}/out", code=2).stderr

@@ -19,34 +19,36 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint")
     tiny("gpt_neox", vocab_size=258, max_position_embeddings=512).save_pretrained(path)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[])
     )
-    made.pre_tokenizer, made.decoder = (
+    tokenizer.pre_tokenizer, tokenizer.decoder = (
         pre_tokenizers.ByteLevel(add_prefix_space=False),
         decoders.ByteLevel(),
     )
-    made.save(str(path / "tokenizer.json"))
+    tokenizer.save(str(path / "tokenizer.json"))
     return path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "add model.path=FOLDER"),
         (["tasks=passkey"], "must be a list of names"),
         (["tasks=[]"], "must be a list of names"),
     ],
 )
-def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, monkeypatch, folder, words, said):
-    found = importlib.util.find_spec
+def test_words_that_would_do_nothing_are_refused(
+    tmp_path, capfd, monkeypatch, folder, words, message
+):
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *more: True if name == "lm_eval" else found(name, *more),
+        lambda name, *more: True if name == "lm_eval" else find_spec(name, *more),
     )
     done = call(capfd, tmp_path, "harness", *([f"model.path={folder}"] if words else []), *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(LM_EVAL, reason="lm-eval is installed")
@@ -68,15 +70,16 @@ def test_a_local_task_with_and_without_an_extension(tmp_path, capfd, monkeypatch
     ]
     done = call(capfd, tmp_path, "harness", "-m", f"model.path={folder}", *words)
     assert done.returncode == 0, done.stderr
-    found = [
+    results = [
         json.loads(path.read_text())
         for path in sorted((tmp_path / "results/harness").rglob("*.json"))
     ]
-    assert len(found) == 2 and "passkey_600" in done.stdout
+    assert len(results) == 2 and "passkey_600" in done.stdout
     done = call(capfd, tmp_path, "harness", f"model.path={folder}", "tasks=[passkeys]")
     assert done.returncode == 2 and "passkey?" in done.stderr
     assert all(
-        one["max_length"] == 600 and one["results"]["passkey_600"]["acc,none"] == 0 for one in found
+        result["max_length"] == 600 and result["results"]["passkey_600"]["acc,none"] == 0
+        for result in results
     )
 
 
@@ -96,9 +99,9 @@ def test_generation_pads_left_and_is_that_of_each_text_alone(folder):
 
     def generated(batch: int) -> list[str]:
         reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
-        given = {"until": ["\n\n\n\n"], "max_gen_toks": 8, "do_sample": False}
+        settings = {"until": ["\n\n\n\n"], "max_gen_toks": 8, "do_sample": False}
         return reader.generate_until(
-            [Instance("generate_until", {}, (text, dict(given)), 0) for text in texts]
+            [Instance("generate_until", {}, (text, dict(settings)), 0) for text in texts]
         )
 
     assert generated(3) == generated(1)

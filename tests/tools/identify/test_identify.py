@@ -62,8 +62,8 @@ def world(tmp_path_factory):
     )
     shutil.copytree(folder / "Llama", folder / "other")
     weights = {
-        name: one.flip(0).contiguous()
-        for name, one in load_file(folder / "other" / "model.safetensors").items()
+        name: weight.flip(0).contiguous()
+        for name, weight in load_file(folder / "other" / "model.safetensors").items()
     }
     save_file(weights, folder / "other" / "model.safetensors", {"format": "pt"})
     return folder
@@ -75,7 +75,7 @@ def engine(world, capfd):
 
     def run(name: str, weights: str = "Llama", lengths: str = "[32,128]", *words: str) -> Path:
         results = f"engines/{weights}-{name}-{lengths.strip('[]').replace(',', '-')}"
-        asked = (
+        settings = (
             f"model.path={weights}",
             "model=hf",
             f"evaluate.lengths={lengths}",
@@ -88,7 +88,7 @@ def engine(world, capfd):
             *TEXT,
             *SETTING,
             "evaluate.dtype=fp32",
-            *asked,
+            *settings,
             *METHODS[name],
             *words,
         )
@@ -121,19 +121,19 @@ def test_each_thing_that_an_engine_does_is_found(world, engine, identify, truth)
     run = engine(truth)
     done = identify(run, "model.path=Llama", "factor=4")
     assert done.returncode == 0, done.stderr
-    made = content(world, run)
-    assert (made["kind"], made["best"]) == (IDENTIFIED, truth) and made["candidates"][0][
-        "rms"
-    ] < 1e-4
-    assert made["verdict"].endswith(
-        f"by {made['candidates'][1]['points'][-1]['rms']:#.3g} rms."
+    identified = content(world, run)
+    assert (identified["kind"], identified["best"]) == (IDENTIFIED, truth) and identified[
+        "candidates"
+    ][0]["rms"] < 1e-4
+    assert identified["verdict"].endswith(
+        f"by {identified['candidates'][1]['points'][-1]['rms']:#.3g} rms."
     )  # at the longest length, as the best's
-    said = {
+    sentences = {
         "none": "ignores the setting",
         "yarn": "runs YaRN with factor 4 as written",
         "window": "a window of 32 tokens",
     }
-    assert said.get(truth, "This engine runs") in " ".join(done.stdout.split())
+    assert sentences.get(truth, "This engine runs") in " ".join(done.stdout.split())
 
 
 def test_what_is_written_are_the_numbers_of_the_stored_losses(world, engine, identify):
@@ -142,9 +142,11 @@ def test_what_is_written_are_the_numbers_of_the_stored_losses(world, engine, ide
     (stored,) = run.glob("evals/fixed_targets/*.json")
     theirs = load_evaluation(stored)
     plain = next(
-        one
-        for one in map(load_evaluation, world.glob("results/runs/*/evals/*/none+none-*.json"))
-        if one.first["extension"] == "none"
+        evaluation
+        for evaluation in map(
+            load_evaluation, world.glob("results/runs/*/evals/*/none+none-*.json")
+        )
+        if evaluation.first["extension"] == "none"
     )
     with open(world / "told" / "identify.csv", newline="") as file:
         rows = {(row["candidate"], int(row["length"])): row for row in csv.DictReader(file)}
@@ -171,20 +173,22 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
     """Of a real model's losses: with 0.1 nats rms of noise each candidate is found, and what lies
     far from all others is none of them.
     """
-    asked = []
+    calls = []
     monkeypatch.setattr(
-        command, "judge_setting", lambda *given: asked.append(given) or judge_setting(*given)
+        command,
+        "judge_setting",
+        lambda *arguments: calls.append(arguments) or judge_setting(*arguments),
     )
     identify(engine("none"), "model.path=Llama", "factor=4")
-    theirs, found, unit, original = asked[0]
+    theirs, candidates, unit, original = calls[0]
     rng, off = np.random.default_rng(0), 0
-    assert original == 32 and len(found) >= 18
-    for truth, losses in found.items():
+    assert original == 32 and len(candidates) >= 18
+    for truth, losses in candidates.items():
         noisy = {
-            length: one + 0.1 / np.sqrt(3) * rng.standard_t(3, one.shape)
-            for length, one in losses.items()
+            length: exact + 0.1 / np.sqrt(3) * rng.standard_t(3, exact.shape)
+            for length, exact in losses.items()
         }
-        verdict, _ = judge_setting(noisy, found, unit, original)
+        verdict, _ = judge_setting(noisy, candidates, unit, original)
         assert verdict["kind"] in (IDENTIFIED, CANNOT_TELL) and truth in (
             verdict["best"],
             *verdict["untold"],
@@ -192,10 +196,14 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
             truth,
             verdict,
         )
-        others = {name: one for name, one in found.items() if name != truth}
+        others = {name: other_losses for name, other_losses in candidates.items() if name != truth}
         nearest = min(
-            np.sqrt(np.mean([np.square(one[length] - losses[length]).mean() for length in losses]))
-            for one in others.values()
+            np.sqrt(
+                np.mean(
+                    [np.square(other_losses[length] - losses[length]).mean() for length in losses]
+                )
+            )
+            for other_losses in others.values()
         )
         if nearest > 0.3:
             off += 1
@@ -219,18 +227,23 @@ def test_a_scaling_of_the_checkpoints_own_is_used_ignored_or_replaced(
     run = engine(truth, weights)
     done = identify(run, "model.path=scaled")
     assert done.returncode == 0, done.stderr
-    made = content(world, run)
-    assert (made["kind"], made["best"], made["factor"], made["original"]) == (
+    identified = content(world, run)
+    assert (
+        identified["kind"],
+        identified["best"],
+        identified["factor"],
+        identified["original"],
+    ) == (
         IDENTIFIED,
         best,
         4,
         32,
     )
-    assert made["candidates"][0]["rms"] < 1e-4
+    assert identified["candidates"][0]["rms"] < 1e-4
     assert {"own", "own_twice", "none", "yarn_double"} <= {
-        one["name"] for one in made["candidates"]
+        candidate["name"] for candidate in identified["candidates"]
     }
-    assert (best != "own") or "yarn" in made["candidates"][0][
+    assert (best != "own") or "yarn" in identified["candidates"][0][
         "same"
     ]  # the scaling is YaRN with factor 4
 
@@ -247,10 +260,10 @@ def test_other_protocols(world, engine, identify, protocol):
     )
     done = identify(run, "model.path=Llama", "factor=4", "candidates=[none,pi,yarn]")
     assert done.returncode == 0, done.stderr
-    made = content(world, run)
-    assert (made["kind"], made["best"]) == (IDENTIFIED, "pi") and made["candidates"][0][
-        "rms"
-    ] < 1e-4
+    identified = content(world, run)
+    assert (identified["kind"], identified["best"]) == (IDENTIFIED, "pi") and identified[
+        "candidates"
+    ][0]["rms"] < 1e-4
 
 
 def test_other_weights_are_none_of_them(world, engine, identify):
@@ -260,10 +273,10 @@ def test_other_weights_are_none_of_them(world, engine, identify):
 
 def test_within_the_training_length_not_everything_can_be_told(world, engine, identify):
     run = engine("none", "Llama", "[32]")
-    said = " ".join(identify(run, "model.path=Llama", "factor=4").stdout.split())
+    output = " ".join(identify(run, "model.path=Llama", "factor=4").stdout.split())
     assert (
-        "ignores" not in said
-        and "those of no scaling, the same at these lengths as cut, window, dynamic_ntk," in said
+        "ignores" not in output
+        and "those of no scaling, the same at these lengths as cut, window, dynamic_ntk," in output
     )
     assert content(world, run)["candidates"][0]["same"].keys() > {"dynamic_ntk", "window"}
     done = identify(run, "model.path=Llama", "factor=4", "candidates=[none,cut,dynamic_ntk]")
@@ -285,7 +298,7 @@ def test_dry_lists_the_candidates_and_evaluates_nothing(world, engine, identify)
 def test_what_it_refuses(world, engine, identify, capfd):
     run = engine("yarn")
     (stored,) = run.glob("evals/fixed_targets/*.json")
-    for words, said in {
+    for words, message in {
         ("lengths=[64]",): "has no rows of 64: choose from 32,128",
         ("factor=0.5",): "factor=0.5 must be a number above 1",
         ("factor=4", "target=128"): "are one setting",
@@ -303,7 +316,7 @@ def test_what_it_refuses(world, engine, identify, capfd):
         (world / "other_text" / "test" / "0.txt").write_text("Quite another text. " * 40)
         model = [] if words[0].startswith("model.path") else ["model.path=Llama"]
         done = identify(run, *model, *words)
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, (
             words,
             done.stderr,
         )
@@ -354,8 +367,8 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
     """A model of 64 tokens, asked for factor 4: its candidates beside transformers' own functions
     with the mistaken values.
     """
-    one = {one.name: one for one in setting_candidates(64, 4.0, 512)}[name]
-    freq_F, temperature = ours(make_method(one.extension), 64, 1e4, 64, 256)
+    candidate = {candidate.name: candidate for candidate in setting_candidates(64, 4.0, 512)}[name]
+    freq_F, temperature = ours(make_method(candidate.extension), 64, 1e4, 64, 256)
     kind = {"dynamic": "dynamic", "llama3": "llama3"}.get(name.split("_")[0], "yarn")
     more = {
         "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -367,9 +380,11 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
 
 
 def test_a_lost_base_is_transformers_setting_without_rope_theta():
-    one = {one.name: one for one in setting_candidates(8192, 4.0, 512, base=1e5)}["yarn_base_lost"]
-    freq_F, temperature = ours(make_method(one.extension), 64, 1e5, 8192, 2048)
+    candidate = {
+        candidate.name: candidate for candidate in setting_candidates(8192, 4.0, 512, base=1e5)
+    }["yarn_base_lost"]
+    freq_F, temperature = ours(make_method(candidate.extension), 64, 1e5, 8192, 2048)
     wanted_F, amplitude = reference("yarn", 64, 1e4, 8192, 2048, factor=4.0)
     np.testing.assert_allclose(freq_F, wanted_F, rtol=2e-6)
     assert temperature == pytest.approx(amplitude**2)
-    assert "base_lost" not in {one.name for one in setting_candidates(64, 4.0, 512)}
+    assert "base_lost" not in {candidate.name for candidate in setting_candidates(64, 4.0, 512)}

@@ -62,8 +62,8 @@ def test_a_wrong_server_is_found_out(world, capfd, wrong):
         "out=told",
     )
     assert done.returncode == 0, done.stderr
-    made = json.loads((world / "told" / "identify.json").read_text())
-    assert (made["kind"], made["best"]) == ("is", FOUND[wrong]), made["verdict"]
-    best, second = made["candidates"][:2]
+    identified = json.loads((world / "told" / "identify.json").read_text())
+    assert (identified["kind"], identified["best"]) == ("is", FOUND[wrong]), identified["verdict"]
+    best, second = identified["candidates"][:2]
     # A prompt that is echoed holds its last target too, and a factor by length follows that.
     assert best["rms"] < (0.02 if wrong == "dynamic" else 1e-4) and second["rms"] > 5 * best["rms"]

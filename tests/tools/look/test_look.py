@@ -51,11 +51,11 @@ def test_what_is_chosen_for_a_minute_by_a_model_of_100_tokens(per_token, longest
     def each(method: str, length: int) -> float:
         return per_token * length * (2 if method == "rerope" else 1)
 
-    found = choose_look(each, 100, longest, EXTENSIONS, 60)
-    if found and (found.length <= 100 or len(found.methods) == 5):
-        found = found.and_texts(each, 60)
-    assert (found and (found.length, len(found.methods), found.n_texts)) == chosen
-    assert not found or found.seconds(each) <= 60
+    look = choose_look(each, 100, longest, EXTENSIONS, 60)
+    if look and (look.length <= 100 or len(look.methods) == 5):
+        look = look.and_texts(each, 60)
+    assert (look and (look.length, len(look.methods), look.n_texts)) == chosen
+    assert not look or look.seconds(each) <= 60
 
 
 @pytest.mark.parametrize(("slower", "methods"), [(1, 5), (5, 1)])
@@ -67,9 +67,9 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(Timing, "seconds_of_text", lambda *_: 10.0)
 
-    def launch_one(job, *others, **given):
+    def launch_one(job, *others, **keywords):
         missing = [cell for cell in job.cells if cell.missing_lengths()]
-        real(job, *others, **given)
+        real(job, *others, **keywords)
         for cell in missing:
             content, took = json.loads(cell.path.read_text()), 10.0 * slower * cell.evaluate.windows
             del content["digest"]  # the rows are changed here
@@ -152,7 +152,7 @@ def test_bars_show_what_rises_beyond_the_training_length():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("Llama", "extension=ntk"), "extension=ntk is what scripts/look.py chooses"),
         (("Llama", "evaluate.windows=3"), "evaluate.windows=3 is what scripts/look.py chooses"),
@@ -163,7 +163,7 @@ def test_bars_show_what_rises_beyond_the_training_length():
         ((), "No model is named"),
     ],
 )
-def test_what_is_refused(tmp_path, script, monkeypatch, words, said):
+def test_what_is_refused(tmp_path, script, monkeypatch, words, message):
     def absent(key: str, named: str) -> None:
         raise ConfigError(f"{named} is not installed here: pip install it")
 
@@ -171,7 +171,7 @@ def test_what_is_refused(tmp_path, script, monkeypatch, words, said):
     done = script(*words)
     assert (
         done.returncode == 2
-        and said in done.stderr
+        and message in done.stderr
         and done.stderr.count("\n") == 1
         and not (tmp_path / "results/report").exists()
     )

@@ -51,13 +51,13 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def same(one, two) -> None:
+def same(first, second) -> None:
     import pandas  # takes a second, which collecting the tests need not wait for
 
     pandas.testing.assert_frame_equal(
         *(
             table.drop(columns=list(VOLATILE_COLUMNS)).reset_index(drop=True)
-            for table in (one, two)
+            for table in (first, second)
         ),
         check_exact=True,
     )
@@ -90,31 +90,33 @@ def test_rows_are_those_of_the_command_line_and_nothing_is_written(
         "lengths": (16, 64),
         "protocol": protocol,
     }
-    found = run.evaluate(**chosen, windows=np.int64(6), allow_untested=True)
+    frame = run.evaluate(**chosen, windows=np.int64(6), allow_untested=True)
     assert files(folder) == before
     words = [*TINY, *WORDS, f"evaluate.protocol={protocol}", "evaluate.lengths=[16,64]"]
-    kept = [
+    shared_words = [
         word
         for word in words
         if not word.startswith(("model.", "train.", "data")) and word != "evaluate.windows=12"
     ]
     assert (
-        call(capfd, folder, "run", f"run={trained}", *kept, "evaluate.max_length=128").returncode
+        call(
+            capfd, folder, "run", f"run={trained}", *shared_words, "evaluate.max_length=128"
+        ).returncode
         == 0
     )
-    same(found, posbench.rows(trained)[lambda rows: rows.eval_id == found.eval_id[0]])
-    assert found.extension_args[0]["beta"] == 5
+    same(frame, posbench.rows(trained)[lambda rows: rows.eval_id == frame.eval_id[0]])
+    assert frame.extension_args[0]["beta"] == 5
 
 
 def test_methods_are_chosen_by_name_keywords_or_mapping(trained):
     run = posbench.load(trained, device="cpu")
-    found = run.evaluate("yarn", lengths=[32], beta=5)
-    same(found, run.evaluate({"name": "yarn", "beta": 5}, lengths=np.array([32])))
-    same(found, run.evaluate({**node("extension", "yarn"), "beta": 5}, lengths=range(32, 33)))
+    frame = run.evaluate("yarn", lengths=[32], beta=5)
+    same(frame, run.evaluate({"name": "yarn", "beta": 5}, lengths=np.array([32])))
+    same(frame, run.evaluate({**node("extension", "yarn"), "beta": 5}, lengths=range(32, 33)))
     assert (
-        found.columns.tolist() == list(COLUMNS)
-        and found.length.dtype == "int64"
-        and found.position.dtype == "Int64"
+        frame.columns.tolist() == list(COLUMNS)
+        and frame.length.dtype == "int64"
+        and frame.position.dtype == "Int64"
     )
 
 

@@ -91,8 +91,8 @@ def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, t
     assert before == [path.stat().st_mtime_ns for path in trained]
 
     change(folder, by=0.005)
-    one = [*words, "encoding=alibi"]
-    done = call(capfd, tmp_path, "reproduce", *one)
+    alibi_words = [*words, "encoding=alibi"]
+    done = call(capfd, tmp_path, "reproduce", *alibi_words)
     assert done.returncode == 0 and "1 of its trainings" in done.stdout
     after = [path.stat().st_mtime_ns for path in trained]
     assert (
@@ -145,7 +145,7 @@ def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path,
 
 def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
     words, _ = reported
-    for word, said in (
+    for word, message in (
         ("experiment=none", "tolerance"),
         ("train.steps=5", "has none of the requested losses"),
         (f"report_dir={tmp_path}/no", "rows.csv"),
@@ -158,13 +158,13 @@ def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
             *[typed for typed in words if not typed.startswith(name)],
             word,
         )
-        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_tolerance_grows_with_the_height_above_the_floor():
     def row(extension: str, nll: float | None, documents: int = 18) -> dict:
         args = {"window": None} if extension == "recompute_window" else {}
-        known = {
+        values = {
             **VALUES,
             "eval_id": f"{extension} {documents}",
             "extension": extension,
@@ -173,7 +173,7 @@ def test_the_tolerance_grows_with_the_height_above_the_floor():
         }
         return make_row(
             **{
-                **known,
+                **values,
                 "length": 32,
                 "n_targets": 64,
                 "n_units": documents,
