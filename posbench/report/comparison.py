@@ -337,7 +337,7 @@ def _difference_of_differences(paired: Paired | None, other: Paired | None) -> S
     """Difference of two differences, each on its own targets; None if one of them is not known."""
     if paired is None or other is None:
         return None
-    terms = None
+    terms = None  # where means alone are known
     if paired.sums and other.sums:
         terms = [(1.0, paired.sums), (-1.0, other.sums)]
     return SeedValue(paired.difference - other.difference, terms)

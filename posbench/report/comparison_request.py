@@ -51,7 +51,7 @@ class Request:
         _check_choice("by", self.by, BY_CHOICES)
         _check_choice("correction", self.correction, CORRECTIONS)
         if self.length is not None:
-            token_length(self.length, 1)
+            token_length(self.length, train_len=1)  # raises for a text that is no length
         if self.against == EACH and self.by is not None:
             raise ConfigError(
                 f"against={EACH} fills the columns of a table with lines, and by={self.by} with"

@@ -321,9 +321,11 @@ def _sentence_on_not_told_apart(comparison: Comparison, reference: str) -> list[
     if not names:
         return []
     is_corrected = comparison.correction == "holm" and comparison.n_corrected > 1
-    after = TEXTS["after"] if is_corrected else ""
+    correction_clause = TEXTS["after"] if is_corrected else ""
     return [
-        TEXTS["untold"].format(reference=reference, after=after, lines=names_in_sentence(names))
+        TEXTS["untold"].format(
+            reference=reference, after=correction_clause, lines=names_in_sentence(names)
+        )
     ]
 
 

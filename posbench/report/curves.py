@@ -119,7 +119,7 @@ def _seed_by_position(evaluation: Evaluation, row: dict, references: References)
 
 def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -> Seed:
     """Row of a length, and its differences to the floor and to no extension."""
-    if evaluation.further(row):
+    if evaluation.lacks_stored_losses(row):
         return Seed(evaluation, row)
     length = row["length"]
     floor = references.floors.get((evaluation.key, "floor"))

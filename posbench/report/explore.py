@@ -268,7 +268,7 @@ class PointTable:
         """
         bases = (seed.against_floor, seed.against_plain)
         entries = [-1, -1, -1]
-        if not seed.evaluation.further(seed.row):
+        if not seed.evaluation.lacks_stored_losses(seed.row):
             entries = [self.sums.add(seed.evaluation, seed.row)]
             for paired in bases:
                 has_sums = paired and paired.sums

@@ -203,7 +203,7 @@ def _faults_of_rows(report: Report) -> Iterator[str]:
         for row in evaluation.rows:
             nll = evaluation.sums(row, "nll")
             yield from row_faults(row, nll, evaluation.sums(row, "correct"))
-            if nll is None and paired and not evaluation.further(row):
+            if nll is None and paired and not evaluation.lacks_stored_losses(row):
                 yield f"{row['run_id']} {row['protocol']} {row['length']}: nll without sums"
 
 

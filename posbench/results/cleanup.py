@@ -174,6 +174,7 @@ def foreign_files(path: Path) -> list[Path]:
     run = Run(path)
     foreign = []
     for item in path.rglob("*"):
+        # posbench makes no links.
         if item.is_symlink() or (not item.is_dir() and not _is_made_by_posbench(run, item)):
             foreign.append(item)
     return foreign

@@ -110,7 +110,7 @@ class Evaluation:
         A row by position is of the bin of positions that ends there (it begins behind the end of
         the bin before it), or of all positions beyond its `start`.
         """
-        if self.stored is None or self.further(row):
+        if self.stored is None or self.lacks_stored_losses(row):
             return None
         if row["position"] is None:
             return self.stored.sums(name, row["length"], part=part_of(row))
@@ -118,7 +118,11 @@ class Evaluation:
 
     def mean(self, row: dict, name: str) -> float | None:
         """Mean of a row's nll or correct over its targets; None if their losses are not known."""
-        if isinstance(self.stored, TargetLosses) and part_of(row) is None and not self.further(row):
+        if (
+            isinstance(self.stored, TargetLosses)
+            and part_of(row) is None
+            and not self.lacks_stored_losses(row)
+        ):
             losses_NS = self.stored.at(name, row["length"])
             return None if losses_NS is None else float(losses_NS[:, self._columns(row)].mean())
         sums = self.sums(row, name)
@@ -159,9 +163,9 @@ class Evaluation:
         ]
         return sorted(of_depths, key=lambda other: other["depth"])
 
-    def further(self, row: dict) -> bool:
-        """True for a row of a length beside its first, such as the control of protocol repeat: only
-        losses of the first are stored.
+    def lacks_stored_losses(self, row: dict) -> bool:
+        """True for a row of a length beside its first, such as the control of protocol repeat: of
+        these only the mean is kept.
         """
         return (
             row["position"] is None and part_of(row) is None and row is not self.row(row["length"])

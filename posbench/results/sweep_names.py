@@ -68,8 +68,8 @@ def runs_of_sweeps(folder: Path) -> dict[str, list[Path]]:
 
 
 def _name_in_config(path: Path) -> str:
-    """Name of the sweep that trained a run, "" without one: a line of config.yaml, of which no more
-    is read, since a folder may have thousands."""
+    """Name of the sweep that trained a run, "" without one: a line of config.yaml, which is not
+    parsed, since a folder may have thousands."""
     try:
         text = read_bytes(Run(path).config).decode()
     except (OSError, RunError, UnicodeDecodeError):

@@ -112,8 +112,8 @@ def _task_lines(
     lines = []
     for line in lines_of_methods(of_task, scores, mark):
         marks = {measured.x: measured for measured in line.marks}
-        unbroken = [marks.get(length) or Mark(length, math.nan) for length in lengths]
-        lines.append(replace(line, marks=unbroken))
+        marks_and_gaps = [marks.get(length) or Mark(length, math.nan) for length in lengths]
+        lines.append(replace(line, marks=marks_and_gaps))
     return lines
 
 
@@ -230,7 +230,7 @@ def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
 
     colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN_COLOUR])
     for (row, length), score in scores.items():
-        if length not in lengths:
+        if length not in lengths:  # of many lengths only some have a column
             continue
         text = ""
         ground = NO_VALUE_COLOUR

@@ -118,6 +118,7 @@ class LineNames:
             source = point.source or ""
             words.update([*_whole_names(point), *point.method[:3]])
             words.update([source, source.removesuffix(".csv")])
+            # A setting is a sentence, which nobody types.
             words.update(
                 str(getattr(point, name, "")) for name in TELLING_COLUMNS if name != "setting"
             )

@@ -76,7 +76,7 @@ def yaml_names(records: Iterable[SectionKey]) -> YamlNames:
     for record in records:
         facts = record.label_facts
         names |= dict.fromkeys((facts.encoding, facts.line, record.encoding), facts.encoding)
-        # of losses by context the label is none, and what is behind it the floor's
+        # Losses by context are labelled none, while their facts have recompute_window.
         if record.extension != "none":
             names[record.extension] = facts.extension
     return names

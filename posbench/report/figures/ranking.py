@@ -147,6 +147,7 @@ def _caption(comparison: Comparison, n_comparisons: int) -> list[str]:
         "Dots are means over the seeds that both lines have, bars 95 % intervals. Green: better;"
         " orange: worse; grey: not told apart from the line that all are compared with; a cross:"
         " the gate failed.",
+        # Marks are those of tables; the figure has colours.
         *(line for line in how_compared(comparison) if line != TEXTS["marks"]),
     ]
     if n_comparisons > MOST_PANELS:

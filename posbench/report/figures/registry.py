@@ -44,7 +44,7 @@ _declared: dict[str, ReportFigure] = {}
 
 
 def report_figure(kind: str, name: str, title: str, place: int = 1) -> Callable[[Draw], Draw]:
-    """Declare that a function draws a figure of a report."""
+    """Declare that a function draws a figure of a report; `place` orders the figures of a kind."""
 
     def declare(draw: Draw) -> Draw:
         _declared[name] = ReportFigure(kind, name, title, place, draw)

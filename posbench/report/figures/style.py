@@ -151,7 +151,7 @@ def set_up_floor_y(axes, bottom: float, top: float) -> None:
 def set_up_difference_y(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to LINEAR_UP_TO, logarithmic beyond."""
     values = list(values)
-    # At least this much is shown below and above zero; most differences are losses, above it.
+    # At least this much is shown below and above zero, more above, where most differences are.
     low = 1.15 * min([-LINEAR_UP_TO / 4, *values])
     high = 1.15 * max([LINEAR_UP_TO / 2, *values])
     axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.2)

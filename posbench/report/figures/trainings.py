@@ -351,6 +351,7 @@ def lines_by_knob(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]
     """Lines of a method against the knob; single points are left out if others form lines."""
     lines = []
     for line in grouped(sorted(points, key=knob.value_of), knob.line_of).values():
+        # A line has one point at each value, so encodings that differ otherwise are lines.
         several_at_one_value = len({knob.value_of(point) for point in line}) < len(line)
         if several_at_one_value:
             lines += grouped(line, lambda point: point.encoding).values()

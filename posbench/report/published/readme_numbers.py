@@ -148,6 +148,7 @@ def _lines_that_fit(path: Path, text: str) -> list[dict[str, str]]:
         lines = [line for line in lines if line.get("task") in key.name.split(" & ")]
     if key.methods:
         lines = [line for line in lines if key.fits_method(line)]
+        # Pages speak of losses of the same targets at every length; a curve has others too.
         if path.stem == "curve":
             lines = [line for line in lines if line["protocol"] == "fixed_targets"]
     return [line for line in lines if key.fits_cells(line)]
