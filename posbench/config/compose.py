@@ -197,10 +197,10 @@ class Composer:
             config_name, self.hydra
         )
         # The jobs of a sweep share most of their words.
-        self._parse = functools.cache(self._parse)
-        self._choose = functools.cache(self._choose)
-        self._part = functools.cache(self._part)
-        self._load = functools.cache(self._load)
+        self._parse_word = functools.cache(self._parse_word)
+        self._compose_choices = functools.cache(self._compose_choices)
+        self._part_of_choice = functools.cache(self._part_of_choice)
+        self._compose_by_hydra = functools.cache(self._compose_by_hydra)
 
     def values(self, words: list[str]) -> dict:
         """The configuration that --cfg job would print for these words, unresolved.
@@ -209,12 +209,12 @@ class Composer:
         choices = []
         overrides = []
         for word in words:
-            override, is_choice = self._parse(word)
+            override, is_choice = self._parse_word(word)
             if is_choice:
                 choices.append(override.input_line)
             else:
                 overrides.append(override)
-        composed = self._choose(tuple(choices))
+        composed = self._compose_choices(tuple(choices))
         values = composed
         try:
             for override in overrides:
@@ -227,44 +227,44 @@ class Composer:
             return OmegaConf.to_container(raw)
         return values
 
-    def _parse(self, word: str) -> tuple[Override, bool]:
+    def _parse_word(self, word: str) -> tuple[Override, bool]:
         """The override of a word, and whether it chooses from a group, as encoding=rope does."""
         (override,) = OverridesParser.create(config_loader=self.loader).parse_overrides([word])
         return override, bool(self.yamls.get_group_options(override.key_or_group))
 
-    def _choose(self, words: tuple[str, ...]) -> dict:
+    def _compose_choices(self, words: tuple[str, ...]) -> dict:
         """Values of these choices together.
 
         Parts that one choice each changes are put side by side; Hydra merges all others."""
-        parts = [self._part(word) for word in words]
+        parts = [self._part_of_choice(word) for word in words]
         if None in parts or len(dict(parts)) < len(parts):  # two choices change one part
-            values, _ = self._load(*words)
+            values, _ = self._compose_by_hydra(*words)
             return values
-        defaults, _ = self._load()
+        defaults, _ = self._compose_by_hydra()
         return {**defaults, **dict(parts)}
 
-    def _part(self, word: str) -> tuple[str, object] | None:
+    def _part_of_choice(self, word: str) -> tuple[str, object] | None:
         """(key, value) of the only part that a choice changes.
 
         None for a choice that changes others too, or does not compose."""
-        override, _ = self._parse(word)
-        defaults, default_choices = self._load()
+        override, _ = self._parse_word(word)
+        defaults, default_choices = self._compose_by_hydra()
         group = override.key_or_group
         key = (override.package or group).split(".")[0]
-        content = self._yaml(group, override.value())
-        default = self._yaml(group, default_choices.get(group))
+        content = self._content_of_yaml(group, override.value())
+        default = self._content_of_yaml(group, default_choices.get(group))
         # A yaml that replaces the default's whole part need not be composed.
         if content is not None and key == group and defaults.get(key) == default:
             return key, content
         # once for a word, not for each cell that has it: 2 s of tasks
         with contextlib.suppress(HydraException, OmegaConfBaseException):
-            values, _ = self._load(word)
+            values, _ = self._compose_by_hydra(word)
             # Compared as text, in which 1, 1.0 and True differ.
             if key in values and repr(values) == repr({**defaults, key: values[key]}):
                 return key, values[key]
         return None
 
-    def _yaml(self, group: str, name: object) -> dict | None:
+    def _content_of_yaml(self, group: str, name: object) -> dict | None:
         """Content of a yaml that is all of its group's part.
 
         None for one with defaults or a package of its own, or if there is none."""
@@ -275,7 +275,7 @@ class Composer:
             return None
         return with_choice_keys({group: OmegaConf.to_container(yaml.config)}, {group: name})[group]
 
-    def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
+    def _compose_by_hydra(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""
         raw = self.loader.load_configuration(self.config_name, [*self.hydra, *words], RunMode.RUN)
         return unresolved_values(raw), dict(raw.hydra.runtime.choices)

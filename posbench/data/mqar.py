@@ -49,7 +49,7 @@ class Mqar(Task):
     ):
         super().__init__(vocab_size)
         self.pairs = sorted(set(pairs))
-        self.power = power
+        self.power = power  # 1: all places are alike; less: near ones are likelier
         self.filler = filler
         if not pairs or self.pairs[0] < 1 or self.pairs[-1] >= vocab_size // 2:
             raise ConfigError(

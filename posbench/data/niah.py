@@ -132,5 +132,6 @@ def draw_names(kind: Kind, random: np.random.Generator, count: int) -> list[str]
         ]
     if kind == "uuids":
         return [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
+    # of seven digits
     numbers = random.choice(9_000_000, count, replace=False).tolist()
     return [str(1_000_000 + number) for number in numbers]

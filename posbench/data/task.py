@@ -243,7 +243,8 @@ def is_text_task(node: dict) -> bool:
 def make_text_task(node: dict, key: str = "") -> TextTask:
     """Task from its class `_target_` and arguments.
 
-    Raises ConfigError for an unknown class or argument, or a wrong value, of `key`."""
+    `key`: where it stands, for errors; "" stands for evaluate.tasks.NAME. Raises ConfigError for an
+    unknown class or argument, or a wrong value."""
     task_class = class_named(node["_target_"])
     if not issubclass(task_class, TextTask):
         raise ConfigError(

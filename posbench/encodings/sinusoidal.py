@@ -26,6 +26,7 @@ class Sinusoidal(Encoding):
                 " is odd: make it even."
             )
         self.base = base
+        # (coordinates, spectrum, waves) of the latest plan
         self._last_waves: tuple[Tensor, Spectrum, Tensor] | None = None
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 

@@ -31,7 +31,7 @@ class Dca(Extension):
                 " and 0 <= local <= chunk."
             )
         self.chunk = chunk
-        self.local = local
+        self.local = local  # None: by the training length, as the chunk
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         # The authors' defaults: local tokens, a chunk of three quarters of training with them.

@@ -73,7 +73,7 @@ class DynamicNtk(ScaledExtension):
                 f" target_len={target_len}."
             )
         self.factor = factor
-        self.fed = fed
+        self.fed = fed  # tokens that an engine reads at once; None: the whole text
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         slower = self._slowed_spectrum(spectrum, span.factor)

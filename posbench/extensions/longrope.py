@@ -51,9 +51,9 @@ class Longrope(ScaledExtension):
         target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
-        self.factors = factors
-        self.short_factors = short_factors
-        self.exact_first = exact_first
+        self.factors = factors  # None: those of YaRN
+        self.short_factors = short_factors  # up to the training length
+        self.exact_first = exact_first  # first tokens, whose angles stay as trained
         self.has_temperature = temperature  # True: the method's own temperature, False: none
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

@@ -55,7 +55,7 @@ class NtkByParts(ScaledExtension):
         self.alpha = alpha
         self.beta = beta  # None: by the training length (default_beta)
         self.ramp = ramp
-        self.truncate = truncate
+        self.truncate = truncate  # True: ramp=index begins and ends at whole pairs
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):

@@ -38,8 +38,8 @@ class RandomKeys(Extension):
     ):
         self.keys = keys  # None: by the training length, as the window
         self.window = window
-        self.clamp = clamp
-        self.draw = draw
+        self.clamp = clamp  # True: far keys all lie at the distance `window`
+        self.draw = draw  # seed of the keys' random numbers
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         keys = self.keys or span.train_len

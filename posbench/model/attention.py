@@ -77,6 +77,7 @@ class QKNorm(nn.Module):
         if self.kind == "rms":
             self.q_gain = nn.Parameter(torch.ones(config.head_width))
             self.k_gain = nn.Parameter(torch.ones(config.head_width))
+        # A factor on the scores, which k need not have too.
         if self.kind == "l2":
             self.q_gain = nn.Parameter(torch.ones(config.n_head, 1, 1))
 

@@ -12,7 +12,7 @@ from posbench.common.machine import check_processes
 from posbench.config.schema import Device, JobConfig, typed_group
 from posbench.config.typed_args import convert
 from posbench.model.gpt import GPT, make_shape
-from posbench.model.memory import check_model_size, keep_freed
+from posbench.model.memory import check_model_size, keep_freed_memory
 from posbench.model.weights import check_weights, load_weights
 from posbench.position.hook_shapes import check_hooks
 from posbench.position.instantiate import class_and_arguments, make_method
@@ -124,7 +124,7 @@ def make_model(config: JobConfig, vocab_size: int) -> GPT:
     are compared from one start. Where an encoding's layers have no attention, other matrices are
     drawn in its place, and those after them differ.
     """
-    keep_freed()
+    keep_freed_memory()
     encoding = make_encoding(config)
     scale = make_trained_scale(config, encoding)
     with seeded(config.seed):

@@ -135,7 +135,8 @@ class GPT(nn.Module):
             # Methods initialise themselves, and gains of norms stay 1.
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
-            if ".conv." in name:  # of a mixer
+            # Convolutions, which only mixers have, draw their own weights.
+            if ".conv." in name:
                 continue
             # Each block starts as the identity, and an untied head predicts every token with equal
             # probability.

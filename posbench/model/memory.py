@@ -64,7 +64,7 @@ def check_model_size(config: ModelConfig) -> None:
 
 
 @functools.cache
-def keep_freed() -> ctypes.CDLL | None:
+def keep_freed_memory() -> ctypes.CDLL | None:
     """Let this process keep 512 MiB that it frees, for its next pass.
 
     Returns glibc; None, without effect, where another malloc serves. By itself glibc returns more
@@ -134,7 +134,7 @@ def forget() -> int:
 
 def _return_kept_memory() -> None:
     """Return the memory that this process keeps for later."""
-    libc = keep_freed()
+    libc = keep_freed_memory()
     if libc is not None:
         libc.malloc_trim(0)
 

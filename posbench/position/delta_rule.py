@@ -95,9 +95,11 @@ def _decayed_products(
     """Products of the written keys and of the queries i with the keys j <= i of their chunk, which
     decayed from j to i: both [B, H, N, C, C].
     """
+    # [C, C]: True for the keys after a token
     later = torch.ones(2 * g_BHNCE.shape[-2:-1], dtype=torch.bool, device=g_BHNCE.device).triu(1)
     between = g_BHNCE.unsqueeze(-2) - g_BHNCE.unsqueeze(-3)
     decay_BHNCCE = between.masked_fill(later.unsqueeze(-1), -torch.inf).exp()
+    # One decay for all channels can follow the product.
     if decay_BHNCCE.shape[-1] == 1:
         decay_BHNCC = decay_BHNCCE.squeeze(-1)
         products = [x_BHNCD @ k_BHNCD.mT * decay_BHNCC for x_BHNCD in (written_BHNCD, q_BHNCD)]

@@ -78,7 +78,8 @@ def verdict_of(
     if untested and not allow_untested:
         raise ConfigError(
             f"{' and '.join(untested)} is defined but no test of it is known: add"
-            f" allow_untested=true to run it (its rows are marked), or {_alternatives(encoding)}."
+            " allow_untested=true to run it (its rows are marked), or"
+            f" {_advice_on_alternatives(encoding)}."
         )
     source = "; ".join(filter(None, sources))
     return Verdict(untested=bool(untested), of_user=of_user and not untested, source=source)
@@ -136,7 +137,7 @@ def _check_traits(
     lack = encoding.without(trait) or layer_encoding.without(trait) or LACK_OF_TRAIT[trait]
     raise ConfigError(
         f"{_subject_with_layers(encoding, layer_encoding)} {lack}, which"
-        f" extension={name_of(extension)} needs: {_alternatives(encoding)}."
+        f" extension={name_of(extension)} needs: {_advice_on_alternatives(encoding)}."
     )
 
 
@@ -153,7 +154,7 @@ def _check_rows_of_keys(
         raise ConfigError(
             f"{_subject_with_layers(encoding, layer_encoding)} weighs a whole row of keys at once,"
             f" and extension={name_of(extension)} sees it in several bands:"
-            f" {_alternatives(encoding)}."
+            f" {_advice_on_alternatives(encoding)}."
         )
 
 
@@ -339,7 +340,7 @@ def source_of_test(
     return None
 
 
-def _alternatives(encoding: Encoding) -> str:
+def _advice_on_alternatives(encoding: Encoding) -> str:
     """Way out of a refusal, such as "with encoding=alibi choose extension=none|window"."""
     legal = [
         file_of(extension) for extension in _extension_classes() if _is_legal(encoding, extension)

@@ -130,7 +130,7 @@ class Run:
     def write_config(self, raw: dict) -> None:
         from omegaconf import OmegaConf
 
-        self._describe(self.config, OmegaConf.to_yaml(OmegaConf.create(raw), resolve=True))
+        self._write_description(self.config, OmegaConf.to_yaml(OmegaConf.create(raw), resolve=True))
 
     def read_config(self) -> dict:
         """Resolved configuration of the training. Raises RunError when it is missing or damaged."""
@@ -157,7 +157,7 @@ class Run:
                 first = read_json(self.provenance)
         if isinstance(first, dict):
             provenance = {**first, "resumed": [*first.get("resumed", []), provenance]}
-        self._describe(self.provenance, json_text(provenance))
+        self._write_description(self.provenance, json_text(provenance))
 
     def write_summary(self, summary: dict) -> None:
         """Write train.json. It marks a complete training, so it is written after everything else.
@@ -175,7 +175,7 @@ class Run:
                 write_atomic(path, text)
         write_json(self.summary, summary)
 
-    def _describe(self, path: Path, text: str) -> None:
+    def _write_description(self, path: Path, text: str) -> None:
         """Write a file on the training; `write_summary` writes it again if it is gone."""
         assert self._lock.is_locked
         self._descriptions[path] = text

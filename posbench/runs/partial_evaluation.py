@@ -39,7 +39,7 @@ class PartialEvaluation:
         self.peak_mib = 0.0
         self.seconds_between_writes = SECONDS_BETWEEN_WRITES
         # {key: {name: array}} of the batches
-        self.batches = self._stored() if path.exists() else {}
+        self.batches = self._batches_of_file() if path.exists() else {}
         self.written = time.monotonic()
 
     @staticmethod
@@ -88,7 +88,7 @@ class PartialEvaluation:
         self.path.unlink(missing_ok=True)
         self.written = time.monotonic()
 
-    def _stored(self) -> dict[str, dict[str, np.ndarray]]:
+    def _batches_of_file(self) -> dict[str, dict[str, np.ndarray]]:
         """{key: arrays of the batch} of the file; {} if other code or another machine made it, or
         if it is damaged.
         """

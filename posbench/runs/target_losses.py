@@ -136,7 +136,7 @@ class TargetLosses:
         except FileNotFoundError:
             return {}
         except (ValueError, LookupError, TypeError) as error:
-            raise self._damaged(error) from error
+            raise self._damage_error(error) from error
         return arrays
 
     def _check_shapes(self, arrays: dict[str, np.ndarray]) -> None:
@@ -170,7 +170,7 @@ class TargetLosses:
                 values = self._values(name, length, indices[0])
             except (LookupError, TypeError, ValueError) as error:
                 # Arrays of other shapes than those of the losses, of text, or none.
-                raise self._damaged(error) from error
+                raise self._damage_error(error) from error
             if values is None:
                 return None
             self._last_key = (name, length)
@@ -180,7 +180,7 @@ class TargetLosses:
     def _values(self, name: str, length: int, index: int) -> np.ndarray | None:
         """Values [N, S] of `at`; None for windows that run across documents."""
         arrays = self.arrays
-        values = arrays[name][index] if name in arrays else self._field(f"{name}_{length}")
+        values = arrays[name][index] if name in arrays else self._array_of_file(f"{name}_{length}")
         n_windows = len(values)
         if not n_windows or n_windows != len(arrays["document"]):
             return None
@@ -200,16 +200,16 @@ class TargetLosses:
         if part is None:
             value_NS = value_NS[:, columns]
         else:
-            value_NS = value_NS[:, self._field(f"part_{length}").ravel() == part]
+            value_NS = value_NS[:, self._array_of_file(f"part_{length}").ravel() == part]
         return sums(
             [value_NS.ravel()], np.repeat(interval_units_of(self.arrays), value_NS.shape[1])
         )
 
-    def _field(self, name: str) -> np.ndarray:
+    def _array_of_file(self, name: str) -> np.ndarray:
         try:
             return np.atleast_1d(read_npz(self.path, (name,))[name])
         except (OSError, ValueError, LookupError) as error:
-            raise self._damaged(error) from error
+            raise self._damage_error(error) from error
 
     @cached_property
     def targets(self) -> str | None:
@@ -242,7 +242,7 @@ class TargetLosses:
             for document in zip(numbers.tolist(), counts.tolist(), n_bytes, strict=True)
         ]
 
-    def _damaged(self, error: Exception) -> RunError:
+    def _damage_error(self, error: Exception) -> RunError:
         return RunError(
             f"{self.path} is damaged ({error}): delete it and {self.path.stem}.json, and evaluate"
             " again."

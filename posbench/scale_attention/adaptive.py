@@ -29,6 +29,7 @@ class Adaptive(ScaleAttention):
         super().__init__(shape)
         self.delta = delta
         self.power = power
+        # of each layer, with an amount and an exponent for each head
         self.maps = nn.ModuleList(
             Linear(shape.d_model, 2 * shape.n_head, bias=bias) for _ in range(shape.n_layer)
         )

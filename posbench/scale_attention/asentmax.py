@@ -35,6 +35,7 @@ def entmax15(scores_BHSK: Tensor) -> Tensor:
         tau_BHS1 = half_BHSK.amax(dim=-1, keepdim=True) - 1
         for _ in range(NEWTON_STEPS - 1):
             tau_BHS1 = _newton_step(half_BHSK, tau_BHS1)
+    # Outside of no_grad: at the solution this step alone gives the whole gradient.
     tau_BHS1 = _newton_step(half_BHSK, tau_BHS1)
     return (half_BHSK - tau_BHS1).relu().square()
 

@@ -160,7 +160,7 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
             within_SC = residual_SC - between_SC
             variance, df = stratified(within_SC, by_seed_S, share_C, strata_C, anova_from)
         elif s == 1:
-            variance, df = _variance(residual_SC[0], c), c - 1
+            variance, df = _clustered_variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
             variance, df = clustered(residual_SC)  # with each seed's own mean in it
         else:
@@ -188,9 +188,9 @@ def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
     df = min(s, c) - 1
     if c == 1:
         return math.nan, df
-    by_seed = _variance(residual_SC.sum(1) / s, s)
-    by_document = _variance(residual_SC.mean(0), c)
-    both = _variance(residual_SC.ravel() / s, s * c)
+    by_seed = _clustered_variance(residual_SC.sum(1) / s, s)
+    by_document = _clustered_variance(residual_SC.mean(0), c)
+    both = _clustered_variance(residual_SC.ravel() / s, s * c)
     return max(by_seed + by_document - both, by_seed, by_document, both), df
 
 
@@ -315,7 +315,7 @@ def _shared_strata(terms: Sequence[Sums]) -> np.ndarray | None:
     return first.strata
 
 
-def _variance(total_G: np.ndarray, g: int) -> float:
+def _clustered_variance(total_G: np.ndarray, g: int) -> float:
     return g / (g - 1) * float(np.square(total_G).sum()) if g > 1 else math.nan
 
 

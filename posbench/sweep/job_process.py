@@ -106,7 +106,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
         elif job.run.finished:
             model = load_model(job.run, job.config, corpus.vocab_size, device)
         else:
-            world.largest(0)  # the other processes wait for this call
+            world.largest_over_processes(0)  # the other processes wait for this call
             model = train(job, corpus, device, recorder, world)
         if job.config.check and not job.config.trains:
             # The text of the first evaluation: any would do.
@@ -157,7 +157,7 @@ def main(spec: str) -> int:
     code = 0
     try:
         job = Job.of(content["job"])
-        if not world.main:
+        if not world.is_main:
             _train_beside(job, world)
             return 0
         outcomes = run_job(job, content["wait"], world)
@@ -165,7 +165,7 @@ def main(spec: str) -> int:
         return BUSY
     except (Exception, KeyboardInterrupt, Stopped) as error:
         is_unforeseen = not isinstance(error, ConfigError | RunError | KeyboardInterrupt | Stopped)
-        if is_unforeseen and not world.main:  # its traceback goes to the log of its rank
+        if is_unforeseen and not world.is_main:  # its traceback goes to the log of its rank
             raise
         if is_unforeseen:
             # sent when another process failed too; this one reports
@@ -184,7 +184,7 @@ def _train_beside(job: Job, world: World) -> None:
     That one obeys signals, and reports a divergence.
     """
     with Signals(), contextlib.suppress(Stopped, Diverged):
-        world.largest(0)  # waits until the main process starts to train
+        world.largest_over_processes(0)  # waits until the main process starts to train
         device = pick_device(job.config.device, world.rank, world.size)
         train(job, corpus_of(job), device, None, world)
 

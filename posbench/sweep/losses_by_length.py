@@ -76,5 +76,5 @@ class LossesByLength:
                 total = float(nll_NS.astype(np.float64).sum())
             except RunError:  # a loss is nan, which ends an evaluation, but no training
                 total = math.nan
-        mean = self.world.sum(total) / n_targets
+        mean = self.world.sum_over_processes(total) / n_targets
         return mean if math.isfinite(mean) else None

@@ -145,7 +145,7 @@ def train(
     parent = _parent_with_hash(job)
     model = _first_model(job, corpus.vocab_size, device)
     keep = None
-    if world.main:
+    if world.is_main:
         _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         origin = provenance.collect_provenance(

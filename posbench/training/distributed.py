@@ -41,7 +41,7 @@ class World:
     size: int = 1
 
     @property
-    def main(self) -> bool:
+    def is_main(self) -> bool:
         """True for the one process that writes files, log lines and checkpoints."""
         return self.rank == 0
 
@@ -57,13 +57,13 @@ class World:
         """
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
-    def largest(self, number: int) -> int:
+    def largest_over_processes(self, number: int) -> int:
         """Largest of all processes' numbers."""
         if self.size == 1:
             return number
         return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
-    def sum(self, number: float) -> float:
+    def sum_over_processes(self, number: float) -> float:
         """Sum of all processes' numbers, in float64."""
         if self.size == 1:
             return number
@@ -81,7 +81,7 @@ class World:
         # forward(), a hook on every parameter, no_sync() around micro-batches and a search for
         # unused parameters. For a million parameters this sum takes 6 ms by gloo (two processes of
         # one machine), a fifteenth of a step.
-        gradients = [parameter.grad for parameter in self._used(parameters)]
+        gradients = [parameter.grad for parameter in self._used_by_any(parameters)]
         flat = self._reduce(
             torch.cat([loss.reshape(1), *(gradient.flatten() for gradient in gradients)])
         )
@@ -90,7 +90,7 @@ class World:
             gradient.copy_(total.view_as(gradient))
         return loss[0]
 
-    def _used(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    def _used_by_any(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
         """Parameters that a process used in this step. Those of others get a gradient of zeros."""
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         has_gradient = [parameter.grad is not None for parameter in trainable]

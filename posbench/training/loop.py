@@ -76,7 +76,7 @@ def fit(
                 summary = _finish(trainer, run, recorder, peak)
             signals.check("stopped when training was complete")
     except Diverged as error:
-        if world.main:
+        if world.is_main:
             append_lines(run.train_log, [{"step": trainer.step, "stopped": str(error)}])
         raise
     return summary
@@ -105,17 +105,17 @@ def _train(
     config = trainer.config
     last_step = config.last_step
     # Number of a signal, 0 for none: all processes stop after the same step, whoever received it.
-    stop = world.largest(signals.received or 0)
+    stop = world.largest_over_processes(signals.received or 0)
     while trainer.step < last_step and not stop:
         trainer.advance()
-        progress.update(1, **trainer.shown())
+        progress.update(1, **trainer.progress_figures())
         if trainer.step < last_step:  # the last step is logged when the training is complete
             figures = trainer.figures_due()
-            if figures and world.main:
+            if figures and world.is_main:
                 recorder.train(trainer.step, **figures)
             if trainer.step in trainer.kept_steps:
                 keep_step(figures)
-        stop = world.largest(signals.received or 0)
+        stop = world.largest_over_processes(signals.received or 0)
         if stop or is_due(trainer.step, config.checkpoint_every):
             trainer.save(run)
     if stop:
@@ -132,16 +132,16 @@ def _take_up(trainer: Trainer, run: Run) -> None:
     """
     world = trainer.world
     steps = trainer.config.last_step
-    if world.main and run.has_state:
+    if world.is_main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
     # The main process has resumed if any step is above 0; the others then read what it left.
-    if world.largest(trainer.step) and not world.main:
+    if world.largest_over_processes(trainer.step) and not world.is_main:
         trainer.resume(run)
     world.copy_weights(trainer.model)
     # Only the end of training writes the last step's line, so a state saved after the last step has
     # no such line yet.
-    if world.main:
+    if world.is_main:
         checkpoint.truncate_log(run.train_log, min(trainer.step, steps - 1))
 
 
@@ -150,10 +150,10 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     delete the state. Returns the summary, {} in all processes but the main one.
     """
     figures = trainer.figures() | trainer.validations()
-    if trainer.world.main:
+    if trainer.world.is_main:
         recorder.train(trainer.step, **figures)
     trainer.check_weights()
-    if not trainer.world.main:
+    if not trainer.world.is_main:
         return {}
     sha256 = trainer.model.save(run.weights)
     summary = {**_summary(trainer, figures, peak), "sha256": sha256}
@@ -167,7 +167,7 @@ def _keep(trainer: Trainer, peak: Peak, keep: Keep | None, figures: dict) -> Non
     are not finite.
     """
     trainer.check_weights()
-    if keep and trainer.world.main:
+    if keep and trainer.world.is_main:
         keep(trainer.step, trainer.model.save, _summary(trainer, figures, peak))
 
 

@@ -111,7 +111,7 @@ def make_optimizers(
             fused=True,
         )
     )
-    for group in _groups(optimizers):
+    for group in _parameter_groups(optimizers):
         group["peak_lr"] = group["lr"]
     place_rates(optimizers)  # on the GPU, if there is one
     return optimizers
@@ -145,7 +145,7 @@ def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
     """Put the rate of parameters on a GPU into a tensor there, which a recorded step reads anew; a
     loaded state may have it elsewhere.
     """
-    for group in _groups(optimizers):
+    for group in _parameter_groups(optimizers):
         device = group["params"][0].device
         on_gpu = device.type == "cuda"
         group["lr"] = float(group["lr"])
@@ -173,15 +173,16 @@ def rate_multiplier(step: int, config: TrainConfig) -> float:
 
 def set_rate(optimizers: list[torch.optim.Optimizer], multiplier: float) -> None:
     """Set every group's learning rate to `multiplier` times its peak."""
-    for group in _groups(optimizers):
+    for group in _parameter_groups(optimizers):
         rate = group["peak_lr"] * multiplier
+        # A recorded step reads the rate from this very tensor.
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
 
 
-def _groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:
+def _parameter_groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:
     return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 

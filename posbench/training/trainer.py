@@ -115,7 +115,7 @@ class Trainer:
         reason = graph.why_eager(self.config, encoding, self.device, self.world)
         if reason is None:
             return graph.StepGraphs(self._step, recover=self.model.zero_grad)
-        if self.device.type == "cuda" and self.config.graph is not False and self.world.main:
+        if self.device.type == "cuda" and self.config.graph is not False and self.world.is_main:
             print(f"train.graph: {reason}: each step is launched anew", file=sys.stderr, flush=True)
         return None
 
@@ -199,7 +199,7 @@ class Trainer:
             losses["task_loss" if on_task else "loss"].append(finished.loss)
         return {name: math.fsum(values) / len(values) for name, values in losses.items() if values}
 
-    def shown(self) -> dict:
+    def progress_figures(self) -> dict:
         """Figures for the progress line: the latest loss that is known without waiting, and the
         speed.
         """
@@ -218,7 +218,7 @@ class Trainer:
         self.model.eval()
         # Not inference_mode: tensors that a plan caches here are used by the next backward pass.
         with torch.no_grad():
-            total = self.world.sum(self._held_out_loss(windows))
+            total = self.world.sum_over_processes(self._held_out_loss(windows))
         self.model.train()
         if windows == 0:
             return None
@@ -250,7 +250,7 @@ class Trainer:
         place."""
         self._finish_pending_step()
         self.check_weights()
-        if not self.world.main:
+        if not self.world.is_main:
             return
         run.hold_place()
         extra = {
@@ -356,7 +356,7 @@ class Trainer:
             raise Diverged(
                 f"The loss is {loss:.3g} at step {self.step} and has been above"
                 f" {self.loss_limit:.3g} nats/token ({HOPELESS_FACTOR:g} times that of a model that"
-                f" knows nothing) for {HOPELESS_STEPS} steps{self._remedy()}"
+                f" knows nothing) for {HOPELESS_STEPS} steps{self._advice_on_divergence()}"
             )
         self.recent_steps.append(FinishedStep(loss, launched.tokens, seconds))
 
@@ -367,15 +367,16 @@ class Trainer:
         for name, parameter in self.model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise Diverged(
-                    f"The weights {name} are not finite after step {self.step}{self._remedy()}"
+                    f"The weights {name} are not finite after step {self.step}"
+                    f"{self._advice_on_divergence()}"
                 )
 
     def _checked_finite(self, value: float, name: str) -> float:
         if math.isfinite(value):
             return value
-        raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
+        raise Diverged(f"The {name} is {value} at step {self.step}{self._advice_on_divergence()}")
 
-    def _remedy(self) -> str:
+    def _advice_on_divergence(self) -> str:
         lr = self.config.lr * optim.rate_multiplier(self.step - 1, self.config)
         rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
         clip = "" if self.config.clip > 0 else ", or train.clip=1"

@@ -81,10 +81,10 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
             (task_part.task, task_part.arguments) for task_part in task.parts(length)
         ):
             examples = accuracy.evaluation.file.draw(
-                length, accuracy.count, [0, length, index], **part
+                length, accuracy.texts_per_part, [0, length, index], **part
             )
             nll, right, ranks, among = {}, {}, {}, {}
-            for row in range(accuracy.count):
+            for row in range(accuracy.texts_per_part):
                 with torch.no_grad():
                     logits = accuracy.evaluation.model(
                         torch.from_numpy(examples.inputs_NT[row : row + 1]), plan
@@ -130,7 +130,7 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
                 assert (
                     row["accuracy"] == np.mean(list(truths.values()))
                     and row["n_targets"] == len(keys)
-                    and row["n_units"] == accuracy.count
+                    and row["n_units"] == accuracy.texts_per_part
                 )
                 assert arrays["rank"][:, columns].ravel().tolist() == [
                     ranks.get(key, 0) for key in keys
@@ -176,7 +176,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     ranks, nlls = [], []
     for index, part in enumerate(accuracy.questions.parts(length)):
         examples = accuracy.questions.draw(
-            length, accuracy.count, [0, length, index], **part.arguments
+            length, accuracy.texts_per_part, [0, length, index], **part.arguments
         )
         for inputs, targets, number, rival_AKR in zip(
             examples.inputs_NT,

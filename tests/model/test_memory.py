@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import choices, legal, legal_pairs, make_triple, scaled_sample, small_model
 
-from posbench.model.memory import Peak, keep_freed, tensor_mib
+from posbench.model.memory import Peak, keep_freed_memory, tensor_mib
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
@@ -109,7 +109,7 @@ def test_65536_tokens_fit_in_4_gib(triple):
 
 PAGES = """
 import ctypes, resource
-from posbench.model.memory import keep_freed
+from posbench.model.memory import keep_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -126,7 +126,7 @@ def taken():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before = [taken() for _ in range(2)]
-tuned, after = keep_freed(), [taken() for _ in range(2)]
+tuned, after = keep_freed_memory(), [taken() for _ in range(2)]
 print(tuned is not None, before[-1], after[-1])
 """
 
@@ -152,7 +152,7 @@ def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_tunes_mal
 
 
 def test_a_peak_does_not_count_what_is_kept_from_before():
-    if keep_freed() is None:
+    if keep_freed_memory() is None:
         pytest.skip("nothing is kept")
     before = Peak("cpu").mib()
     held = [torch.empty(5_000_000).fill_(1) for _ in range(8)]

@@ -113,8 +113,8 @@ def fitted(folder: Path, world: World, model, cfg, corpus, plan_for=lambda n, st
     """
     run, ended = Run(folder), ""
     try:
-        with run.lock() if world.main else contextlib.nullcontext():
-            recorder = Log(run.train_log) if world.main else None
+        with run.lock() if world.is_main else contextlib.nullcontext():
+            recorder = Log(run.train_log) if world.is_main else None
             fit(
                 model,
                 corpus,

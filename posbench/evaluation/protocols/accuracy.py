@@ -86,7 +86,7 @@ class Accuracy(Protocol):
         self.questions = questions(evaluation.corpus, evaluation.config)
         # Those of any length, so that further lengths leave the texts as they are.
         self.n_parts = len(self.questions.parts(sys.maxsize))
-        if self.count < FEW_TEXTS:
+        if self.texts_per_part < FEW_TEXTS:
             _print_once(self._note_on_few_texts())
 
     def _note_on_few_texts(self) -> str:
@@ -95,7 +95,7 @@ class Accuracy(Protocol):
         tasks = [task["name"] for task in config.tasks or ()]
         return (
             f"{' '.join(['accuracy', *tasks])}: evaluate.windows={config.windows} for"
-            f" {self.n_parts} parts is {self.count} of each at every length, which is few:"
+            f" {self.n_parts} parts is {self.texts_per_part} of each at every length, which is few:"
             f" evaluate.windows={ENOUGH_TEXTS * self.n_parts} asks {ENOUGH_TEXTS} of each"
         )
 
@@ -164,13 +164,13 @@ class Accuracy(Protocol):
         )
 
     @property
-    def count(self) -> int:
+    def texts_per_part(self) -> int:
         """Number of texts of each part."""
         return max(1, self.evaluation.config.windows // self.n_parts)
 
     def n_windows(self, length: int) -> int:
         """Number of questions at one length."""
-        return self.count * len(self.questions.parts(length))
+        return self.texts_per_part * len(self.questions.parts(length))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         """Rows of a length, and {name: array [n_questions, columns of all rows]}."""
@@ -197,7 +197,7 @@ class Accuracy(Protocol):
         for index, part in enumerate(self.questions.parts(length)):
             seed = [self.evaluation.config.seed, length, index]
             with self.evaluation.seconds_and_memory() as spent:
-                examples = self.questions.draw(length, self.count, seed, **part.arguments)
+                examples = self.questions.draw(length, self.texts_per_part, seed, **part.arguments)
                 if examples.depth_N is not None:
                     self.depths[str(part.depth)] = _least_mean_largest(examples.depth_N)
                 if examples.choices_NK is not None:
@@ -207,10 +207,10 @@ class Accuracy(Protocol):
         return scored
 
     def _arrays_of_row(self, row: dict, answers: Answers) -> dict[str, np.ndarray]:
-        """Arrays [count, columns] of a row. Texts of all depths stand side by side, as many columns
-        for each as for one.
+        """Arrays [texts of a part, columns] of a row. Texts of all depths stand side by side, as
+        many columns for each as for one.
         """
-        n_depths = len(answers.nll_NA) // self.count
+        n_depths = len(answers.nll_NA) // self.texts_per_part
         nll, correct, rank = (
             np.concatenate(np.split(array_NA, n_depths), axis=1) for array_NA in answers
         )
@@ -276,7 +276,10 @@ class Accuracy(Protocol):
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all
         methods are paired.
         """
-        return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
+        return {
+            "document": np.arange(self.texts_per_part),
+            "offset": np.full(self.texts_per_part, self.n_parts),
+        }
 
 
 def _rows_with_answers(label: str, parts: list[ScoredPart]) -> Iterator[tuple[dict, Answers]]:

@@ -103,7 +103,10 @@ class Longppl(FixedTargets):
         # Of this length each target has a text of its own, as in the floor.
         beyond = config.max_length + 1
         contexts = (long, config.key_context)
-        return [cls.read_volume(config, long, beyond, context, n_windows) for context in contexts]
+        return [
+            cls.read_volume(config, long, length=beyond, fed=context, n_windows=n_windows)
+            for context in contexts
+        ]
 
     def tokens_to_read_first(self) -> int:
         if self._key_tokens is not None:

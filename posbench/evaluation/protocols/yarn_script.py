@@ -66,7 +66,7 @@ class YarnScript(EveryTokenProtocol):
     def window_spans(self, length: int) -> Spans:
         """Windows that the script reads, each with the rows that no window before it has scored."""
         first_N = self.windows.last_N - self.windows.n_targets
-        start_K, end_K = self._windows(length)
+        start_K, end_K = self._window_bounds(length)
         scored_K = np.concatenate([[0], end_K[:-1]])  # tokens that the windows before have scored
         # Row r predicts token r + 1 of a window: the first token of the first one has no row.
         low_K = np.maximum(0, scored_K - start_K - 1)
@@ -76,11 +76,11 @@ class YarnScript(EveryTokenProtocol):
         return Spans(*(part.ravel() for part in spans))
 
     def target_weights(self, length: int) -> np.ndarray:
-        _, end_K = self._windows(length)
+        _, end_K = self._window_bounds(length)
         new_K = np.diff(end_K, prepend=1)  # targets that each window scores
         return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
 
-    def _windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+    def _window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """First token and end of each window of one document. The last window ends with the
         document.
         """

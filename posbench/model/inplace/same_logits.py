@@ -32,7 +32,7 @@ def compared_lengths(hook: AttentionHook) -> list[int]:
 
     It lies beyond windows, chunks and the training length, unless a table or a family ends."""
     if hook.family is not None and hook.family.longest_exact_text is not None:
-        # float32 angles differ by 1e-4 at 2,000 tokens
+        # Half of the length, since float32 angles differ by 1e-4 at 2,000 tokens.
         return [min(hook.train_len, hook.family.longest_exact_text, LONGEST_COMPARED // 2)]
     if hook.table_name is not None:
         return [min(hook.train_len, LONGEST_COMPARED)]
@@ -85,6 +85,7 @@ def _random_text_logits(model: nn.Module, length: int) -> Tensor:
     generator = torch.Generator().manual_seed(length)
     ids_BT = torch.randint(vocabulary, (1, length), generator=generator).to(model.device)
     options = {}
+    # A model that takes it computes no other logits.
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = COMPARED_LOGITS
     return model(input_ids=ids_BT, use_cache=False, **options).logits[0, -COMPARED_LOGITS:].float()

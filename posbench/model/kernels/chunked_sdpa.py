@@ -229,6 +229,7 @@ def _merge_softmax(
     """Take outputs over further keys into outputs so far. Before the first of a query, its
     log-sum-exp is -inf or the logit of a sink.
     """
+    # The share of the softmax that the further keys have.
     y_SD.lerp_(further_y_SD.float(), torch.sigmoid(further_lse_S1 - lse_S1))
     lse_S1.copy_(torch.logaddexp(lse_S1, further_lse_S1))
 

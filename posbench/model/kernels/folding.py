@@ -133,7 +133,7 @@ def with_gate_columns(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tupl
     query head of a key head.
 
     The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a
-    constant per row, which softmax ignores."""
+    constant per row, which softmax ignores. From the middle on the sums are smallest."""
     groups = q_BHTD.shape[1] // k_BGTD.shape[1]
     middle = gates_BHT.shape[-1] // 2
     k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT

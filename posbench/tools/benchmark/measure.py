@@ -26,7 +26,7 @@ from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.extensions.none import NoExtension
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
-from posbench.model.memory import keep_freed, tensor_mib
+from posbench.model.memory import keep_freed_memory, tensor_mib
 from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import fed_length, verdict_of
@@ -207,7 +207,7 @@ def _training_step(
             for group in optimizer.param_groups:
                 # torch's Muon would wait for a rate that lies on a GPU.
                 group["lr"] = float(group["lr"])
-    keep_freed()  # as a training does
+    keep_freed_memory()  # as a training does
 
     def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
         with bf16.autocast(device, dtype):
