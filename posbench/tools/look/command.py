@@ -343,7 +343,7 @@ class FirstLook:
         """Print the picture and write the report."""
         from posbench.report.bars import PLAIN_BLOCKS, loss_bars
         from posbench.report.report import collect_report
-        from posbench.report.write_report import write_report
+        from posbench.report.write_report import PAGE, write_report
 
         paths = []
         losses = {}  # {method: losses [N, T]}
@@ -357,5 +357,6 @@ class FirstLook:
         blocks = {} if unicode else {"blocks": PLAIN_BLOCKS}
         print(loss_bars(losses, self.train_len, **blocks))
         title = f"{self.name}: loss by position to {look.length:,} tokens"
-        files = write_report(collect_report(paths, title, self.command), self.choice_file.parent)
-        print(f"html {files[-1]}")
+        report_dir = self.choice_file.parent
+        write_report(collect_report(paths, title, self.command), report_dir)
+        print(f"html {report_dir / PAGE}")

@@ -107,6 +107,7 @@ def test_the_whole_command_makes_ordinary_evaluations(tmp_path, script):
         and max(map(len, done.stdout.splitlines()[:-1])) <= 80
     )
     (page,) = tmp_path.glob("results/report/look-hf-32-*/report.html")
+    assert done.stdout.splitlines()[-1] == f"html {page.relative_to(tmp_path)}"
     assert "loss by position to 64 tokens" in page.read_text()
     before = {
         path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/*/evals/*/*.json")
