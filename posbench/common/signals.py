@@ -29,7 +29,7 @@ class Stopped(SystemExit):
     """
 
     def __init__(self, number: int, message: str) -> None:
-        super().__init__(128 + number)
+        super().__init__(128 + number)  # as a shell reports a signal
         self.number = number
         self.message = message
 

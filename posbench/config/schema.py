@@ -198,6 +198,7 @@ class TrainConfig:
     @property
     def generation(self) -> int:
         """Number of ancestors: 0 of a first training, 1 of its child."""
+        # A parent that is a first training is noted without it.
         return self.parent.get("generation", 1) if self.parent else 0
 
 

@@ -40,7 +40,7 @@ class EveryTokenProtocol(Protocol):
 
     @classmethod
     def planned_windows(cls, config: EvaluateConfig, train_len: int) -> int:
-        """Number of stretches to score."""
+        """Number of stretches to score: of as many tokens as `windows` training lengths."""
         return max(1, config.windows * train_len // config.max_length)
 
     @classmethod

@@ -26,8 +26,8 @@ class LmInfinite(Extension):
     }
 
     def __init__(self, n_global: Tokens = 10, window: Tokens | None = None):
-        self.n_global = n_global
-        self.window = window
+        self.n_global = n_global  # first tokens, which all queries see
+        self.window = window  # None: the training length
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or span.train_len

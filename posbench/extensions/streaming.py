@@ -26,8 +26,8 @@ class Streaming(Extension):
     }
 
     def __init__(self, sinks: Tokens = 4, window: Tokens | None = None):
-        self.sinks = sinks
-        self.window = window
+        self.sinks = sinks  # first tokens, which all queries see
+        self.window = window  # recent keys; None: by the training length
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         # Sinks, r recent keys and the query's own are as many as there are trained positions.

@@ -102,8 +102,8 @@ class _HeadLoss(torch.autograd.Function):
 
 
 def _rows_per_block(vocab: int, kind: str) -> int:
-    """Rows of a block. On a CPU their scores stay in a core's cache if that holds 256 rows, else in
-    the cache that cores share.
+    """Rows of a block: of 2^26 scores on a GPU. On a CPU their scores stay in a core's cache if
+    that holds 256 rows, else in the cache that cores share.
     """
     if kind != "cpu":
         return max(64, 2**26 // vocab)

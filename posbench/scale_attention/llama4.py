@@ -22,7 +22,7 @@ class Llama4(ScaleAttention):
     def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: Tokens | None = None):
         super().__init__(shape)
         self.beta = beta
-        self.floor_scale = floor_scale
+        self.floor_scale = floor_scale  # keys of a step; None: the training length
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         return 1 + self.beta * (n_T / (self.floor_scale or span.train_len)).floor().log1p()

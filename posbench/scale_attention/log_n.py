@@ -35,7 +35,7 @@ class LogN(ScaleAttention):
 
     def __init__(self, shape: Shape, clamp: bool = True, p: Above0 = 1.0):
         super().__init__(shape)
-        self.clamp = clamp
+        self.clamp = clamp  # True: no factor is below 1
         self.p = p
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:

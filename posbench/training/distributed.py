@@ -26,7 +26,7 @@ class Lost(SystemExit):
     """
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(0)
+        super().__init__(0)  # since only the process that failed exits with an error
         reason = first_line(error).partition(". ")[0]
         print(f"another process of this training is gone ({reason})", file=sys.stderr, flush=True)
 

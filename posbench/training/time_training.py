@@ -52,7 +52,17 @@ def _random_text(vocab_size: int, length: int) -> Corpus:
     """A corpus whose only document is `length` random tokens."""
     tokens = np.random.default_rng(0).integers(0, vocab_size, length)
     text = TokenFile(tokens, np.ones(len(tokens), np.int64), np.array([0, len(tokens)]), ["random"])
-    return Corpus(text, text, text, "", "random", "", vocab_size, None, Path())
+    return Corpus(
+        train=text,
+        validation=text,
+        test=text,
+        fingerprint="",
+        name="random",
+        tokenizer="",
+        vocab_size=vocab_size,
+        bos=None,
+        folder=Path(),
+    )
 
 
 def _timed_step(trainer: Trainer) -> float:

@@ -101,6 +101,9 @@ class Accuracy(Protocol):
 
     @classmethod
     def lengths(cls, evaluate: EvaluateConfig, train_len: int) -> list[int]:
+        """The lengths asked for; the training length too where all are longer, since its answers
+        tell whether the task was learned, but not where no question fits it.
+        """
         if min(evaluate.lengths) <= train_len or not has_room_for_question(evaluate, train_len):
             return evaluate.lengths
         return [train_len, *evaluate.lengths]
@@ -302,7 +305,10 @@ def _accuracy_row(
     label: str, depth: float | None, answers: Answers, seconds: float, peak_mib: float
 ) -> dict:
     text_N = np.arange(len(answers.nll_NA))  # texts are independent of each other
-    means = mean_row(answers.nll_NA, answers.correct_NA, text_N, np.zeros(1), "example")
+    # Without bytes there are no bits per byte, which an answer has no use for.
+    means = mean_row(
+        answers.nll_NA, answers.correct_NA, text_N, n_bytes=np.zeros(1), unit="example"
+    )
     return {**means, "task": label, "depth": depth, "seconds": seconds, "peak_mib": peak_mib}
 
 

@@ -184,6 +184,7 @@ class Reader(nn.Module):
         """Write weights and configuration by the model's own save_pretrained.
 
         Returns the SHA-256 of the weights, `file`, in hex."""
+        # One file, whatever its size.
         with disk_errors(file):
             self.model.save_pretrained(file.parent, max_shard_size="100000GB")
         return sha256_file(file)

@@ -22,6 +22,7 @@ class Mpt(Family):
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         bias_H1T = model.base_model.build_mpt_alibi_tensor(shape.n_head, 2, device=model.device)
+        # The first of two tokens, at distance 1 of the last, has minus the slope.
         return Sloped(shape, -bias_H1T[:, 0, 0])
 
     def forward(
