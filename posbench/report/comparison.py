@@ -105,7 +105,7 @@ class Compared:
     value: float
     against: str
     difference: Estimate | None = None
-    source: str = ""  # FROM_SUMS or FROM_SEEDS
+    interval_source: str = ""  # FROM_SUMS or FROM_SEEDS
     seeds: tuple[int, ...] = ()  # of the difference
     p: float | None = None  # two-sided, of no difference
     p_corrected: float | None = None
@@ -302,7 +302,9 @@ def _with_difference(
     if not differences:
         return replace(row, reason=NO_BASE if measure in (RISE, CHANGE) else OTHER_TARGETS)
     result = over_seeds(list(differences.values()))
-    row = replace(row, difference=result.estimate, source=result.source, seeds=tuple(differences))
+    row = replace(
+        row, difference=result.estimate, interval_source=result.source, seeds=tuple(differences)
+    )
     if not math.isfinite(result.estimate.sem):
         return replace(row, reason=ONE_DOCUMENT if result.estimate.n_documents else ONE_SEED)
     # Both are two-sided; that of the side on which the value does not lie is 1.

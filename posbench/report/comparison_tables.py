@@ -196,7 +196,7 @@ def csv_rows(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
                     # of the difference; of the mean where there is none
                     "seeds": " ".join(map(str, row.seeds or sorted(row.line.seeds))),
                     "n_documents": row.difference.n_documents if row.difference else None,
-                    "interval_of": row.source,  # what its interval is over: sums or seeds
+                    "interval_of": row.interval_source,
                     "gate": row.line.gate,
                     "reason": row.reason,
                 }

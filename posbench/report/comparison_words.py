@@ -362,8 +362,8 @@ def _interval_lines(comparison: Comparison) -> list[str]:
     """Lines on the units of the intervals, and on differences without one."""
     lines = []
     with_interval = [row for row in comparison.lines if row.p is not None]
-    from_sums = [row for row in with_interval if row.source == FROM_SUMS]
-    from_seeds = [row for row in with_interval if row.source == FROM_SEEDS]
+    from_sums = [row for row in with_interval if row.interval_source == FROM_SUMS]
+    from_seeds = [row for row in with_interval if row.interval_source == FROM_SEEDS]
     if from_sums:
         lines.append(_sums_line(from_sums))
     if from_seeds:

@@ -222,7 +222,7 @@ def with_matching_setting(evaluation: Evaluation, others: Iterable[Evaluation]) 
             all(evaluation.first[name] == row[name] for name in SAME_TEXT_COLUMNS)
             for row in other.rows
         )
-        if alike and evaluation.first.get(SETTING) in (None, other.words):
+        if alike and evaluation.first.get(SETTING) in (None, other.setting_in_words):
             return replace(evaluation, setting=other.setting)
     return evaluation
 

@@ -196,7 +196,9 @@ def records_of_frame(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score
         facts["encoding"] = facts["encoding"] or line["encoding"]
         facts["extension"] = facts["extension"] or line["extension"]
         values = by_seed if by_seed[SEEDS_KEY] else None
-        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"]), by_seed=values))
+        points.append(
+            kind(**line, facts=Facts(**facts, encoding_label=line["encoding"]), by_seed=values)
+        )
     return points
 
 

@@ -32,7 +32,7 @@ class Facts:
     trained_in: bool = False  # the extension was fine-tuned with
     tuned_from: str | None = None  # family of the parent
     steps: int | None = None  # of training, where the trainings of an encoding differ in them
-    line: str = ""  # label of the encoding without the steps
+    encoding_label: str = ""  # without the steps
     keeps_encoding: bool = False  # fine-tuned with the encoding of its parent
     setting: Setting | str | None = None
 
@@ -101,7 +101,7 @@ class Labels:
             trained_in=moved["extension"] != row["extension"],
             tuned_from=parent,
             steps=self.steps.get(row["run_id"]),
-            line=self._encoding(moved, without=(STEPS_KEY, STEP_KEY)),
+            encoding_label=self._encoding(moved, without=(STEPS_KEY, STEP_KEY)),
             keeps_encoding=parent_encoding == encoding,
             setting=setting,
         )

@@ -53,7 +53,7 @@ class SectionKey:
     by_seed: Mapping[str, tuple] | None = field(**NOT_A_COLUMN)
 
     @property
-    def averaged(self) -> tuple[int, ...] | None:
+    def averaged_seeds(self) -> tuple[int, ...] | None:
         """Seeds that the record is a mean over, ascending; None for a record that was read from a
         CSV, which has their number alone.
         """
@@ -74,7 +74,7 @@ class SectionKey:
     @property
     def label_facts(self) -> Facts:
         """Values behind the labels; of a record that was read from a CSV the labels themselves."""
-        return self.facts or Facts(self.encoding, self.extension, line=self.encoding)
+        return self.facts or Facts(self.encoding, self.extension, encoding_label=self.encoding)
 
 
 Record = TypeVar("Record", bound=SectionKey)
@@ -243,7 +243,7 @@ class Score(SectionKey):
     learners: Sequence[Seed] | None = field(**NOT_A_COLUMN)  # of `seeds`, those in the mean
 
     @property
-    def averaged(self) -> tuple[int, ...] | None:
+    def averaged_seeds(self) -> tuple[int, ...] | None:
         return _seed_numbers(self.learners)
 
     @property
@@ -310,7 +310,7 @@ def section_values(evaluation: Evaluation) -> tuple:
     """Values of the columns of `SectionKey` for an evaluation. Evaluations with equal values share
     a table.
     """
-    return (*(evaluation.first[name] for name in SECTION_COLUMNS[:-1]), evaluation.words)
+    return (*(evaluation.first[name] for name in SECTION_COLUMNS[:-1]), evaluation.setting_in_words)
 
 
 def range_text(counts: Iterable[int]) -> str:

@@ -95,7 +95,7 @@ class Report:
     def rows(self) -> list[dict]:
         """Rows of all evaluations, with their settings in words."""
         return [
-            {**row, SETTING: evaluation.words}
+            {**row, SETTING: evaluation.setting_in_words}
             for evaluation in self.evaluations
             for row in evaluation.rows
         ]

@@ -25,7 +25,7 @@ class Seeds:
 
     @classmethod
     def of(cls, record: Record) -> "Seeds":
-        return cls(record.n_seeds, record.averaged)
+        return cls(record.n_seeds, record.averaged_seeds)
 
     def same(self, other: "Seeds") -> bool:
         """True if both are the same seeds, or equally many where it is not known which."""

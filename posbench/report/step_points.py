@@ -62,10 +62,10 @@ def _longest_logs(origins: Mapping[Path, RunMetadata]) -> dict[Path, list[StepLo
 
 def _whole_training_id(metadata: RunMetadata) -> str:
     """Id that the trainings to the steps of one training share; the run's own if it is unknown."""
-    train = metadata.nested.get("train")
+    train = metadata.nested_config.get("train")
     try:
         return identity.run_id(
-            {**metadata.nested, "train": {**train, "step": None}}, metadata.fingerprint
+            {**metadata.nested_config, "train": {**train, "step": None}}, metadata.fingerprint
         )
     except (ConfigError, KeyError, TypeError, AttributeError, ValueError):
         return metadata.path.name
@@ -84,7 +84,9 @@ def _point_without_step(row: dict, label: Labels, loss: StepLoss) -> StepPoint:
         length=loss.length,
         n_targets=loss.targets,
         facts=Facts(
-            label.facts(row).encoding, loss.extension.partition(" ")[0], line=label.training(row)
+            label.facts(row).encoding,
+            loss.extension.partition(" ")[0],
+            encoding_label=label.training(row),
         ),
     )
 

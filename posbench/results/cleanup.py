@@ -208,7 +208,7 @@ def _keys_of_used_tokens(folder: Path) -> set[str]:
 
     used = set()
     for path in run_directories(folder):
-        data = read_metadata(path).nested.get("data") or {}
+        data = read_metadata(path).nested_config.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             tokenizer = tokenizer_name(data["tokenizer"], data["vocab_size"])
             used.add(_tokens_key(data["name"], data["source"], tokenizer))

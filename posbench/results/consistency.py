@@ -73,10 +73,10 @@ def training_faults(metadata: RunMetadata, expected: str) -> Iterator[str]:
     """A fault of the training of this id if that does not follow from its configuration. One
     without all of its configuration has none.
     """
-    if not metadata.whole or not metadata.fingerprint:
+    if not metadata.has_whole_config or not metadata.fingerprint:
         return
     try:
-        run_id = identity.run_id(metadata.nested, metadata.fingerprint)
+        run_id = identity.run_id(metadata.nested_config, metadata.fingerprint)
     except (ConfigError, KeyError, TypeError, AttributeError, ValueError) as error:
         yield f"the configuration of {expected} is damaged ({error!r})"
         return
@@ -95,7 +95,7 @@ def setting_faults(evaluation: Evaluation, metadata: RunMetadata) -> Iterator[st
                 f"{column} of evaluation {evaluation.first['eval_id']} is"
                 f" {' and '.join(sorted(map(str, values)))}"
             )
-    expected = _columns_of_training(metadata.nested) if metadata.whole else {}
+    expected = _columns_of_training(metadata.nested_config) if metadata.has_whole_config else {}
     expected |= _columns_of_evaluation(evaluation.config)
     for row in evaluation.rows:
         yield from _row_setting_faults(row, expected)
@@ -265,17 +265,17 @@ def evidence_faults(
     yield from repeated_rows(rows)
     for metadata in origins.values():
         # Evidence has no folders, so an id that was made of one cannot be made again.
-        if not _names_a_place(metadata.nested):
+        if not _names_a_place(metadata.nested_config):
             yield from training_faults(metadata, metadata.path.name)
     for evaluation in evaluations:
         yield from evaluation_faults(evaluation)
         yield from setting_faults(evaluation, origins[evaluation.origin])
         for row in evaluation.rows:
-            setting = settings.get(row_key(row), evaluation.words)
-            if setting != evaluation.words:
+            setting = settings.get(row_key(row), evaluation.setting_in_words)
+            if setting != evaluation.setting_in_words:
                 yield (
                     f"setting of {row_name(row)} is {setting}, and that of its evaluation"
-                    f" {evaluation.words}"
+                    f" {evaluation.setting_in_words}"
                 )
             correct = evaluation.sums(row, "correct")
             yield from row_faults(row, evaluation.sums(row), correct, tolerance)

@@ -55,7 +55,7 @@ class Evaluation:
         return self.first["run_id"], self.first["protocol"], self.setting
 
     @property
-    def words(self) -> str | None:
+    def setting_in_words(self) -> str | None:
         """Setting in words, as a report and its CSVs show it."""
         return None if self.setting is None else str(self.setting)
 

@@ -143,7 +143,7 @@ def provenance_record(metadata: RunMetadata) -> dict:
     provenance, summary.
     """
     parts = {
-        "config": metadata.nested,
+        "config": metadata.nested_config,
         "provenance": metadata.provenance,
         "summary": metadata.summary,
     }

@@ -101,8 +101,8 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     """
     run = Run(path)
     metadata = read_metadata(path)
-    if not metadata.whole:  # half of a configuration would name another encoding
-        metadata = replace(metadata, nested={})
+    if not metadata.has_whole_config:  # half of a configuration would name another encoding
+        metadata = replace(metadata, nested_config={})
     statuses = [status for item, status in files_below(path) if item != run.lock_file]
     changed = max([status.st_mtime for status in statuses], default=path.stat().st_mtime)
     summary = read_or_empty(run.read_summary) if run.finished else {}
@@ -121,7 +121,7 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         path=path,
         state=state,
         reason=damage or _failure_line(run),
-        encoding=_encoding_name(metadata.nested),
+        encoding=_encoding_name(metadata.nested_config),
         seed=_int_or_none(metadata.config.get("seed")),
         steps=_int_or_none(summary.get("steps", last.get("step"))) or 0,
         total=_int_or_none(_last_step(metadata.config)),
@@ -143,7 +143,7 @@ def _damage_words(run: Run, metadata: RunMetadata, summary: dict) -> str:
     """Sentence about a damaged or missing file, or ""."""
     if run.finished and not run.config.exists():
         return "config.yaml is missing"
-    if run.config.exists() and not metadata.whole:
+    if run.config.exists() and not metadata.has_whole_config:
         return "config.yaml cannot be read"
     if run.finished and not summary:
         return "train.json cannot be read"

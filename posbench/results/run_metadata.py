@@ -53,13 +53,14 @@ PLACE_KEYS = ("model.path", "model.engine.path", "encoding.name")
 
 @dataclass(frozen=True)
 class RunMetadata:
-    """Configuration (`nested`), provenance and summary of a run. Unreadable files give empty dicts.
+    """Configuration (`nested_config`), provenance and summary of a run. Unreadable files give empty
+    dicts.
 
     `end_slope` is known only where the log of the training is not: see
     posbench/results/evidence.py."""
 
     path: Path
-    nested: dict
+    nested_config: dict
     provenance: dict
     summary: dict = field(default_factory=dict)
     end_slope: float | None = None
@@ -67,13 +68,13 @@ class RunMetadata:
     @cached_property
     def config(self) -> dict[str, object]:
         """{dotted key: value} of the configuration."""
-        return flatten(self.nested)
+        return flatten(self.nested_config)
 
     @property
-    def whole(self) -> bool:
+    def has_whole_config(self) -> bool:
         """True if the configuration has all parts of a training's."""
         return all(
-            isinstance(self.nested.get(part), dict)
+            isinstance(self.nested_config.get(part), dict)
             for part in ("encoding", "model", "train", "data")
         )
 
@@ -116,7 +117,7 @@ class RunMetadata:
         """Settings of the text: its name, then what may differ in texts of one name, its hash last.
 
         The hash also stands for the content of the user's own files."""
-        data = self.nested.get("data")
+        data = self.nested_config.get("data")
         settings = {}
         if isinstance(data, dict):
             settings["data"] = self.text
@@ -128,7 +129,7 @@ class RunMetadata:
     @property
     def text(self) -> str:
         """Name of the text; of the user's own files, which may all be called local, theirs."""
-        data = self.nested.get("data")
+        data = self.nested_config.get("data")
         if not isinstance(data, dict):
             return ""
         name = data.get("name")

@@ -311,7 +311,7 @@ class Timing:
 
     def _add_run(self, run: Run) -> None:
         """Add the times of a stored run: its training, and its evaluations."""
-        nested = read_metadata(run.path).nested
+        nested = read_metadata(run.path).nested_config
         parts = ("encoding", "model", "data", "train")
         config = JobConfig.of({key: nested[key] for key in parts})
         model = model_size(config)

@@ -105,7 +105,7 @@ def report_summary(report: "Report") -> dict[str, float]:
     points = [point for section in report.sections for point in section if point.window is None]
     for point in points:
         for evaluation, row, against_floor, _ in point.seeds:
-            text = training_text(report.origins[evaluation.origin].nested)
+            text = training_text(report.origins[evaluation.origin].nested_config)
             name = f"eval/{curve_name(row, text)}"
             if row["nll"] is not None:
                 values[f"{name}/nll_at_{row['length']}"] = row["nll"]

@@ -266,7 +266,7 @@ def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
     assert row.difference.interval() == pytest.approx(
         (by_seed.mean() - half, by_seed.mean() + half), abs=1e-6
     )
-    assert row.source == FROM_SEEDS
+    assert row.interval_source == FROM_SEEDS
     assert TEXTS["from_seeds"].format(lines=TEXTS["every"]) in how_compared(comparison)
 
 

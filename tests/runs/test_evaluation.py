@@ -34,9 +34,9 @@ def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):
     assert default.key != strided.key and default.windows == strided.windows
     assert (default.full_from, strided.full_from) == (64 + 7, 64 + 15)
     assert (
-        strided.words == str(strided.setting)
-        and "advancing by 16" in strided.words
-        and default.words != strided.words
+        strided.setting_in_words == str(strided.setting)
+        and "advancing by 16" in strided.setting_in_words
+        and default.setting_in_words != strided.setting_in_words
     )
 
 
@@ -47,10 +47,10 @@ def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
     )
     assert (
         default.key == exact.key != blocks.key
-        and default.words == exact.words
+        and default.setting_in_words == exact.setting_in_words
         and default.windows == blocks.windows
     )
-    assert "recompute_window in blocks of 16" in blocks.words
+    assert "recompute_window in blocks of 16" in blocks.setting_in_words
 
 
 @pytest.mark.parametrize("evaluate", [{"windows": [512]}, {"documents": {}}])

@@ -26,7 +26,7 @@ def facts(record: object) -> Facts:
         trained_in=extension.endswith("(trained in)"),
         tuned_from=STEPS.sub("", parent) or None,
         steps=int(steps[1]) if steps else None,
-        line=STEPS.sub("", record.encoding),
+        encoding_label=STEPS.sub("", record.encoding),
         keeps_encoding=bool(parent)
         and STEPS.sub("", parent).rpartition("-")[0] == encoding_name.split()[0],
     )

@@ -344,7 +344,7 @@ def test_labels_tell_a_fine_tuned_run_from_one_that_was_not():
         "rope-16",
         4,
     )
-    assert facts.line == "rope tuned from rope-16" and label.facts(bare).steps is None
+    assert facts.encoding_label == "rope tuned from rope-16" and label.facts(bare).steps is None
     assert Labels([bare, other])(bare)[0] == "pose base=rope tuned from rope-16"
     assert label(floor)[0] == "rope trained with yarn tuned from rope-16 steps=4"
 

@@ -75,7 +75,9 @@ def yaml_names(records: Iterable[SectionKey]) -> YamlNames:
     names = {"none": "none"}
     for record in records:
         facts = record.label_facts
-        names |= dict.fromkeys((facts.encoding, facts.line, record.encoding), facts.encoding)
+        names |= dict.fromkeys(
+            (facts.encoding, facts.encoding_label, record.encoding), facts.encoding
+        )
         # Losses by context are labelled none, while their facts have recompute_window.
         if record.extension != "none":
             names[record.extension] = facts.extension

@@ -97,7 +97,7 @@ steps_of = attrgetter("label_facts.steps")
 length_of = attrgetter("train_len")
 encoding_of = attrgetter("label_facts.encoding")
 # the encoding without its steps
-method_of = attrgetter("label_facts.line", "extension", "scale_attention")
+method_of = attrgetter("label_facts.encoding_label", "extension", "scale_attention")
 
 
 class Knob(NamedTuple):
@@ -125,7 +125,7 @@ STEPS_KNOB = Knob(
     "Against the steps of training",
     "after the steps that the mark shows: {} steps",
     steps_of,
-    attrgetter("label_facts.line"),
+    attrgetter("label_facts.encoding_label"),
     length_of,
 )
 
@@ -693,7 +693,7 @@ def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
     """Names of lines by method, without words that all share: "yarn" for "rope tuned from rope-64 +
     yarn (trained in)".
     """
-    encodings = {record.label_facts.line for record in shown}
+    encodings = {record.label_facts.encoding_label for record in shown}
     parents = {record.label_facts.tuned_from for record in shown}
     extended = [record for record in shown if record.extension != "none"]
     trained_in = all(record.label_facts.trained_in for record in extended)

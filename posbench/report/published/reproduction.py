@@ -64,9 +64,13 @@ def _command_words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | N
     """Words of the command line without seeds and lengths; None for a child, a checkpoint,
     somebody's own class, and texts that are files.
     """
-    config = origin.nested
+    config = origin.nested_config
     setting = evaluation.setting
-    if not origin.whole or evaluation.first["finetune"] or not isinstance(setting, Setting):
+    if (
+        not origin.has_whole_config
+        or evaluation.first["finetune"]
+        or not isinstance(setting, Setting)
+    ):
         return None
     if config["model"].get("checkpoint") or config["data"].get("mix"):
         return None

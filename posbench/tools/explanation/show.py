@@ -72,7 +72,7 @@ class Explanation:
             )
         return frequencies(kinds[kind].rope, self.length)
 
-    def own(self, kind: LayerKind) -> Rope:
+    def checkpoint_rope(self, kind: LayerKind) -> Rope:
         """RoPE of the same layers in the checkpoint's own setting."""
         for before in self.before.kinds:
             if before.rope and set(before.layers) & set(kind.layers):
@@ -86,14 +86,14 @@ class Explanation:
         than the checkpoint does, by the changed base.
         """
         scaled = frequencies(kind.rope, length or self.length)
-        unscaled = unscaled_frequencies(self.own(kind))
+        unscaled = unscaled_frequencies(self.checkpoint_rope(kind))
         if len(unscaled) != len(scaled):
             unscaled = unscaled_frequencies(kind.rope)
         return unscaled / scaled
 
     def turns(self, kind: LayerKind) -> np.ndarray:
         """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
-        theta = unscaled_frequencies(replace(kind.rope, base=self.own(kind).base))
+        theta = unscaled_frequencies(replace(kind.rope, base=self.checkpoint_rope(kind).base))
         return kind.rope.original * theta / (2 * np.pi)
 
     def __str__(self) -> str:
@@ -232,7 +232,7 @@ def _kind_block(kind: LayerKind, explanation: Explanation) -> str:
         ("RoPE", f"{pairs}, base {rope.base:,.10g}"),
         ("turns", picture_of_marks(turn_marks)),
         ("", f"{counts}; {ends}"),
-        ("scaling", _scaling_in_words(rope, explanation.own(kind).base)),
+        ("scaling", _scaling_in_words(rope, explanation.checkpoint_rope(kind).base)),
     ]
     if set(marks_of_states) != {"#"}:
         rows.append(("", picture_of_marks(marks_of_states)))
@@ -331,7 +331,7 @@ def _cost_in_words(explanation: Explanation, reach: Reach) -> str:
         )
     if unchanged and rope.amplitude == 1:
         return "Short prompts are read as trained."
-    if same_rope(rope, explanation.own(kind)):
+    if same_rope(rope, explanation.checkpoint_rope(kind)):
         return (
             "The scaling is the checkpoint's own, and acts at every length:"
             f" {_pace_in_words(ratio)} with the base alone."
