@@ -256,11 +256,6 @@ def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def result_and_method(comparison: Comparison, scale: Scale) -> list[str]:
-    """Result of a comparison in sentences for a paper, then how it was made."""
-    return [result_sentences(comparison, scale), *how_compared(comparison)]
-
-
 def result_sentences(comparison: Comparison, scale: Scale) -> str:
     """Result of a comparison in sentences for a paper."""
     reference = comparison.reference

@@ -29,7 +29,7 @@ from posbench.report.comparison_tables import (
     table_by_column,
     terminal_text,
 )
-from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, result_and_method
+from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, result_sentences
 from posbench.report.report import collect_report
 from posbench.runs.rows import write_csv
 from posbench.statistics.over_seeds import FROM_SEEDS
@@ -156,7 +156,7 @@ def test_units_are_ratios_of_perplexities_and_bits_per_byte(tmp_path):
 
 def test_sentences_name_the_best_and_those_not_told_from_it(tmp_path):
     (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
-    text = " ".join(result_and_method(comparison, Scale("nats", "loss")))
+    text = result_sentences(comparison, Scale("nats", "loss"))
     untold = [row.line.name for row in comparison.lines if row.verdict == NOT_TOLD_APART]
     assert comparison.lines[0].line.name in text and "8 times the training length" in text
     assert all(name in text for name in untold)
