@@ -87,7 +87,7 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
     yaml = CONFIGS_FOLDER / f"{word}.yaml"
     if yaml.is_file():
         entries = list(_read_yaml(yaml, prefix="", choice=None))
-        return _explain_yaml("", yaml, folders, entries)
+        return _explain_yaml(title="", file=yaml, folders=folders, entries=entries)
     script = SCRIPTS_FOLDER / f"{word}.py"
     if script.is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
@@ -222,7 +222,9 @@ def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[KeyDescr
 
 
 def _beginning_of_yaml(file: Path, folders: Sequence[Path]) -> str:
-    """Comment that a yaml begins with, else the first sentence on the class that it names."""
+    """Comment that a yaml begins with, else the first sentence on the class that it names; ""
+    without either.
+    """
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
         comment = takewhile(lambda line: line.startswith("#"), text.splitlines())

@@ -68,6 +68,7 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
     types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
 
     def value(name: str, text: str | None) -> object:
+        # An empty cell is None in a column that may hold it.
         if not text and NoneType in types[name]:
             return None
         return READERS[types[name][0]](text or "")

@@ -66,7 +66,7 @@ def describe_holder(path: Path) -> tuple[str, str]:
     The advice says how to remove a dead lock of another machine. Each is "" if unknown.
     """
     try:
-        owner = OWNER.fullmatch(read_bytes(path, 1000))
+        owner = OWNER.fullmatch(read_bytes(path, limit=1000))
     except (OSError, RunError):
         owner = None
     if not owner:

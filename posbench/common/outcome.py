@@ -44,17 +44,18 @@ def outcome_of(error: BaseException) -> Ending:
     'ZeroDivisionError: division by zero'
     """
     if isinstance(error, ConfigError):
-        return Ending(2, Outcome("", "refused", str(error)))
+        return Ending(2, Outcome(label="", status="refused", reason=str(error)))
     if isinstance(error, RunError):
-        return Ending(1, Outcome("", "failed", str(error)))
+        return Ending(1, Outcome(label="", status="failed", reason=str(error)))
     # After a signal the work is saved, so there is no outcome to tell.
     if isinstance(error, Stopped):
-        return Ending(error.code, None)
+        return Ending(error.code, outcome=None)
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if error.args else signal.SIGINT
-        return Ending(128 + number, None)  # as shells write the end by a signal
+        return Ending(128 + number, outcome=None)  # as shells write the end by a signal
     text = "".join(traceback.format_exception_only(error))
-    return Ending(1, Outcome("", "failed", unforeseen_reason(text.splitlines())))
+    reason = unforeseen_reason(text.splitlines())
+    return Ending(1, Outcome(label="", status="failed", reason=reason))
 
 
 def unforeseen_reason(lines: Iterable[str]) -> str:

@@ -197,7 +197,9 @@ def allows_container(hint: Any, *containers: type) -> bool:
 
 
 def _advice(name: str, value: object, hint: Any) -> str:
-    """Suffix of an error: the choice that was meant, how to type a number as text, or its limit."""
+    """Suffix of an error: the choice that was meant, how to type a number as text, or its limit;
+    "" without advice.
+    """
     kinds = _kinds(hint)
     choices = []
     for kind in kinds:
@@ -211,6 +213,7 @@ def _advice(name: str, value: object, hint: Any) -> str:
         is_flat = not any(isinstance(item, list | dict) for item in value)
         if is_flat and len(words) <= LONGEST_ADVICE:
             return f" (for a job with each, type -m {name}={words})"
+    # A number in quotes.
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
         return ", not text"
     if not isinstance(value, int | float):

@@ -140,7 +140,7 @@ class TaskSplit:
 
     def check(self, length: int) -> None:
         """Raise ConfigError if `length` is too short for the task."""
-        self.draw(length, 1, [0])
+        self.draw(length, count=1, key=[0])
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone.
@@ -219,7 +219,9 @@ class TextTask:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text
         are read.
         """
-        question = self.ask(np.random.default_rng(0), None)  # any: all have equally many parts
+        question = self.ask(
+            np.random.default_rng(0), depth=None
+        )  # any: all have equally many parts
         endless_values = question.value and self.haystack == "items"
         if not endless_values:
             # all but the answer's

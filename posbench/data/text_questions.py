@@ -142,8 +142,8 @@ class TextQuestions:
         """Raise ConfigError if one of a few questions does not fit `length` tokens, or no document
         can be the haystack.
         """
-        self.check_room(length, QUESTIONS_CHECKED, [0])
-        self.draw(length, 1, [0])
+        self.check_room(length, count=QUESTIONS_CHECKED, key=[0])
+        self.draw(length, count=1, key=[0])
 
     def check_room(
         self, length: int, count: int, key: list[int], depth: float | None = None

@@ -287,12 +287,16 @@ class AsTrained(Encoding):
         width = shape.head_dim
         # Any frequencies will do: they only tell that there are some to change.
         usual = Spectrum(
-            1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1e4, width
+            1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width),
+            base=1e4,
+            rotary_dim=width,
         )
         return Turned(shape, lambda length: usual)
 
     def without(self, trait: Trait) -> str | None:
-        """The trait that these positions lack, in words of the checkpoint's user."""
+        """The trait that these positions lack, in words of the checkpoint's user; None for the
+        usual words.
+        """
         if self._rows is not None:
             positions = "a learned table of positions"
         elif self.tested_as == "alibi":

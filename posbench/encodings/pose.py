@@ -48,7 +48,7 @@ class Pose(Repositioned):
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
         if generator is None:  # at evaluation
-            return self.base.positions(length, None)
+            return self.base.positions(length, generator=None)
         if self.draw == "sorted":
             return torch.randperm(self.max_len, generator=generator)[:length].sort().values.double()
         # Tokens before the cut, 1 to half of the text, and positions that are skipped there.

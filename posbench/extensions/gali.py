@@ -80,6 +80,7 @@ class Gali(Extension):
 
             def q(pos_T: Tensor) -> Tensor:
                 query = layout(pos_T)
+                # Queries of other groups have no far key here, so any number will do for them.
                 near_T = torch.where(query.group_T == group, pos_T - query.shift_T, 0.0)
                 return torch.where(pos_T < query.border_T, k(pos_T), near_T)
 

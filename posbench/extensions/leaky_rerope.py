@@ -44,6 +44,7 @@ class LeakyRerope(ScaledExtension):
         """Smallest divisor of distances beyond w with which all are within the trained ones."""
         farthest = span.target_len - 1
         trained = span.train_len - 1
+        # No distance lies beyond the window, or none beyond the trained ones.
         if farthest <= max(w, trained):
             return 1.0
         if w >= trained:

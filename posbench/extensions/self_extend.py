@@ -56,6 +56,7 @@ class SelfExtend(ScaledExtension):
     def _smallest_group(self, w: int, span: Span) -> int:
         """Smallest group that is large enough; of the default window, a divisor if there is one."""
         farthest = span.target_len - 1
+        # All distances lie within the window.
         if farthest < w:
             return 1
         trained_beyond = span.train_len - 1 - w  # trained distances beyond the window

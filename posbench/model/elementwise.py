@@ -32,7 +32,7 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
     if dtype == x_BTC.dtype:  # nothing is rounded
         return norm(x_BTC)
     y_BTC = torch.empty_like(x_BTC, dtype=dtype)
-    for piece in small_slices(x_BTC, 1):
+    for piece in small_slices(x_BTC, dim=1):
         x_BSC = x_BTC[:, piece]
         y_BTC[:, piece] = _normed_without_gradient(norm, x_BSC) if is_cpu else norm(x_BSC)
     return y_BTC
@@ -73,7 +73,7 @@ def added(x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
     """x + y, which takes the place of x without gradients."""
     if torch.is_grad_enabled():
         return x_BTC + y_BTC
-    for piece in small_slices(x_BTC, 1):
+    for piece in small_slices(x_BTC, dim=1):
         x_BTC[:, piece].add_(y_BTC[:, piece])
     return x_BTC
 

@@ -113,6 +113,7 @@ def _check_causal(encoding: Encoding, index: int, hook: Callable[..., Tensor], f
     """
     # input of a layer, and the layer's index
     zeros_BTC, *other_arguments = _content_arguments(encoding, index)
+    # Another input of the last token, any but zeros.
     other_BTC = zeros_BTC.clone()
     other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
     earlier = hook(zeros_BTC, *other_arguments)[:, :, :-1]

@@ -180,6 +180,7 @@ def check_scale(
             " nothing"
         )
     train_len = encoding.shape.train_len
+    # Those three act on every text, and within training a scale is expected to change nothing.
     if scale.sinks or scale.weighs_rows or scale.reads_content or max(lengths) <= train_len:
         return None
     # Both plans contain the extension's temperature, so only the scale can make their factors

@@ -65,7 +65,7 @@ def _turn_in_pieces(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layo
     """
     # Contiguous, so that blocks of keys are read without a copy.
     y_BHTR = torch.empty_like(x_BHTR, memory_format=torch.contiguous_format)
-    for piece in small_slices(x_BHTR, 2):
+    for piece in small_slices(x_BHTR, dim=2):
         x_BHSR = x_BHTR[:, :, piece]
         cos_SR = cos_TR[..., piece, :]
         sin_SR = sin_TR[..., piece, :]

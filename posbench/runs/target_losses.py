@@ -266,7 +266,7 @@ class PooledLosses:
         `columns`, or of a part. A bin's `place.position` is its last position.
         """
         if columns.stop is None:  # all positions, or a part
-            return self.sums_by_place.get(Place(name, length, None, part))
+            return self.sums_by_place.get(Place(name, length, position=None, part=part))
         # A name and length have either bins or one sum of all positions.
         bins = [
             bin_sums

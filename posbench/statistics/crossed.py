@@ -270,7 +270,7 @@ def stratified(
     """
     _, stratum_C, size_H = np.unique(strata_C, return_inverse=True, return_counts=True)
     if size_H.min() < 2:
-        return math.nan, 1.0
+        return math.nan, 1.0  # of nan any degrees of freedom will do
     share_H = np.bincount(stratum_C, weights=share_C)
     total_SH = np.stack([np.bincount(stratum_C, residual_C) for residual_C in residual_SC])
     mean_SH = total_SH / share_H

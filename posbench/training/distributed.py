@@ -108,7 +108,7 @@ class World:
         """Copy the first process's parameters and buffers to every process."""
         if self.size > 1:
             for tensor in model.state_dict().values():
-                _communicate(dist.broadcast, tensor, 0)
+                _communicate(dist.broadcast, tensor, src=0)
 
     def leave(self) -> None:
         """Close the connections. From here on the processes are independent."""

@@ -130,7 +130,8 @@ class Accuracy(Protocol):
         source = questions(corpus, config)
         for length in config.lengths:
             # Drawing a text of the first part says what the task needs.
-            source.draw(length, 1, [config.seed], **source.parts(length)[0].arguments)
+            first_part = source.parts(length)[0]
+            source.draw(length, count=1, key=[config.seed], **first_part.arguments)
             if config.tasks:
                 source.check_depths(length, FEW_TEXTS, [config.seed, length])
 
@@ -141,7 +142,8 @@ class Accuracy(Protocol):
         """
         source = word_questions(config, tokenizer, bos)
         for length in config.lengths:
-            source.check_room(length, 1, [config.seed], **source.parts(length)[0].arguments)
+            first_part = source.parts(length)[0]
+            source.check_room(length, count=1, key=[config.seed], **first_part.arguments)
 
     @classmethod
     def read_volume(

@@ -196,7 +196,7 @@ def _keep_hook_in_model(model: nn.Module, hook: AttentionHook) -> None:
 
     @functools.wraps(save_as_before)
     def save_pretrained(*args: object, **options: object) -> object:
-        with hook.reverted(), attend_by(None, attention_configs(model)):
+        with hook.reverted(), attend_by(name=None, configs=attention_configs(model)):
             return save_as_before(*args, **options)
 
     def refuse_copy(*_: object) -> None:
