@@ -54,6 +54,7 @@ def _read_value(key: str, text: str, kind: type) -> Any:
     """Value of the type `kind`, which is that of an option's default."""
     if kind is timedelta:
         return _read_duration(key, text)
+    # A word without a value means true.
     if kind is bool:
         return convert(key, {"": True, "true": True, "false": False}.get(text, text), bool)
     if not text:

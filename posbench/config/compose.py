@@ -537,6 +537,7 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
     Its name becomes that of the sweep, unless one was typed, and the group of wandb.
     Raises ConfigError for a required value that was not given.
     """
+    # An interpolation, and a value that has to be given.
     if any(mark in repr(values) for mark in ("${", "???")):
         try:
             values = OmegaConf.to_container(

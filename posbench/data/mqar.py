@@ -79,7 +79,7 @@ class Mqar(Task):
         value_NP = half + highest_indices(random.random((count, self.vocab_size - half)), most)
         inputs_NT = random.integers(self.vocab_size, size=(count, length))
         targets_NT = np.full((count, length), IGNORED)
-        answer_NT = np.full((count, length), -1)
+        answer_NT = np.full((count, length), -1)  # nothing is asked
         for n in np.unique(pairs_N):
             row_M = np.flatnonzero(pairs_N == n)
             row_M1 = row_M[:, None]  # to index rows and places together

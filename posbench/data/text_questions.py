@@ -257,7 +257,7 @@ class TextQuestions:
         ]
         ids_T1 = np.concatenate(pieces).astype(np.int64)
         numbers = [np.full(len(ids), number) for ids, number in answer]
-        answer_T = np.full(length, -1)
+        answer_T = np.full(length, -1)  # nothing is asked
         end = length - room
         answer_T[end - len(answer_ids) : end] = np.concatenate(numbers)
         # sentences that are there whatever is cut

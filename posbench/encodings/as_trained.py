@@ -191,6 +191,7 @@ class Sloped(Alibi):
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor]:
+        # Layers are kept in a list, so they do not move with the model.
         self.slope_H = self.slope_H.to(k_pos_T.device)
         if self.rounded is None:
             return super().columns(q_pos_T, k_pos_T, row_constant)

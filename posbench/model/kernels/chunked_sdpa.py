@@ -199,7 +199,7 @@ def _piece_outputs(
     mask = None
     if kind == "upper":  # the lower triangle, read backwards
         q_NPSW, k_NKW, v_NKW = (x.flip(-2) for x in (q_NPSW, k_NKW, v_NKW))
-    if kind == "diagonal":
+    if kind == "diagonal":  # a sliding window, whose first query sees the first keys
         ahead_SK = torch.arange(keys) - torch.arange(rows)[:, None]
         hidden_SK = (ahead_SK < 0) | (ahead_SK > keys - rows)
         mask = torch.zeros(rows, keys, dtype=q_NPSW.dtype).masked_fill(hidden_SK, -torch.inf)
