@@ -239,10 +239,10 @@ def _typed_line(texts: Mapping[str, str]) -> dict:
     in_nats = "nll" in texts
     for name in LOSS_COLUMNS:
         line[name] = _nats_or_none(name, texts.get(name), in_nats)
-    loss_by_ppl = _nats_or_none("ppl", texts.get("ppl"), in_nats)
-    line["ppl"] = loss_by_ppl
+    # Without losses in nats all are perplexities, which become losses.
+    line["ppl"] = _nats_or_none("ppl", texts.get("ppl"), in_nats)
     if not in_nats:
-        line["nll"] = loss_by_ppl
+        line["nll"] = line["ppl"]
     method = line.get("method") or line.get("label")
     encoding = line["encoding"]
     if not method and not encoding:

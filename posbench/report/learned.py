@@ -106,5 +106,5 @@ def _is_parent_itself(label: Labels, row: dict, config: Mapping[str, object]) ->
         same_methods
         and unscaled
         and config.get(STEPS_KEY) == 0
-        and isinstance(config.get(PARENT_WINDOW_KEY), int)  # older files lack it
+        and isinstance(config.get(PARENT_WINDOW_KEY), int)  # older and damaged files lack it
     )

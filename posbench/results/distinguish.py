@@ -32,7 +32,7 @@ def values_of_differing_keys(configs: Sequence[Mapping[str, object]]) -> dict[st
     keys = dict.fromkeys(key for config in configs for key in config)
     values = {}
     for key in keys:
-        # An older file means the default. Beside a third value it is shown as it is: absent.
+        # An older file lacks the key and means the default; beside other values it is shown absent.
         default = whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
         if len({typed_text(config.get(key, default)) for config in configs}) > 1:
             values[key] = [typed_text(config.get(key, ABSENT_WORD)) for config in configs]

@@ -335,7 +335,7 @@ def at_common_multiple(points: list[CurvePoint], knob: Knob = LENGTH_KNOB) -> At
         for point in measured
         if point.length == multiple * point.train_len and encoding_of(point) in different
     ]
-    shown.sort(key=lambda point: point.gain)  # a panel has G on x
+    shown.sort(key=lambda point: point.gain)  # methods in the order of their smallest G
     cells = grouped(
         shown, lambda point: (knob.name_of(point), point.extension, point.scale_attention)
     )
@@ -351,7 +351,7 @@ def lines_by_knob(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]
     """Lines of a method against the knob; single points are left out if others form lines."""
     lines = []
     for line in grouped(sorted(points, key=knob.value_of), knob.line_of).values():
-        # A line has one point at each value, so encodings that differ otherwise are lines.
+        # A line has one point at each value, so encodings that share a value are lines apart.
         several_at_one_value = len({knob.value_of(point) for point in line}) < len(line)
         if several_at_one_value:
             lines += grouped(line, lambda point: point.encoding).values()

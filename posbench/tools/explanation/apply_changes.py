@@ -61,8 +61,8 @@ def config_with_changes(config: dict, changes: Changes) -> dict:
     override = override_of(config, changes)
     if changes.reader == HF:
         return {**text_description(config), **override.taken} if override.taken else config
-    family = str(text_description(config).get("model_type"))
-    text = text_description(config)
+    text = text_description(config)  # a copy, as the two below
+    family = str(text.get("model_type"))
     keys = dict(override.taken)
     mapping = dict(rope_mapping(text))
     if not kinds_with_own_mapping(mapping):
