@@ -197,6 +197,7 @@ def with_stated_intervals(
             )
             twin = next(same_losses, point)
         columns = {name: getattr(twin, name) for name in COLUMNS_FROM_TARGETS}
+        # A curve.csv of an earlier version has none of these: the point's, over seeds, stay.
         if twin.nll_half_width is not None:
             columns |= {name: getattr(twin, name) for name in COLUMNS_OF_LOSS}
         completed.append(replace(point, **columns))

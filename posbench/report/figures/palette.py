@@ -302,6 +302,7 @@ def groups_of_distinct_colours(
         units += [variants[start : start + size] for start in range(0, len(variants), size)]
     colours = {name: look(base[name])[0] for name in names}
     units_of_colour = Counter(colours[unit[0]] for unit in units)
+    # As many groups as units share a colour, so that each of these can have its own.
     count = min(MOST_PANELS, max(math.ceil(len(names) / NAMES_IN_PANEL), *units_of_colour.values()))
     room = math.ceil(len(names) / count)
     groups: list[list[str]] = [[] for _ in range(count)]

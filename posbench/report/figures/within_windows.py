@@ -57,6 +57,7 @@ def by_context(section: list[ContextPoint], title: str, bars: str = INTERVAL):
     """Figure of one section of losses by context."""
     panels = []
     cut = False
+    # value(step): its mean, and half of its interval
     for heading, column, value in (
         ("Loss (nats/token)", "nll", _loss_reading),
         ("Gain from the doubling to c tokens (nats/token)", "doubling", _doubling_reading),

@@ -79,7 +79,7 @@ def config_with_changes(config: dict, changes: Changes) -> dict:
                 text.pop(key, None)
                 keys.pop(key, None)  # the mapping has it already, and comes first
     typed_mapping = keys.pop("rope_parameters", None) or keys.pop("rope_scaling", None)
-    keys.pop("rope_scaling", None)
+    keys.pop("rope_scaling", None)  # beside rope_parameters it does not count
     text.pop("rope_scaling", None)
     if isinstance(typed_mapping, dict):
         mapping = _new_rope_mapping(mapping, typed_mapping, override, changes, family)
