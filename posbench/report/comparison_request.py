@@ -332,8 +332,8 @@ def _parts_not_shared(setting: str | None, other: str | None) -> str:
     '512 windows'
     """
     shared = (other or "").split(", ")
-    own = [part for part in (setting or "").split(", ") if part not in shared]
-    return ", ".join(own) or "none"
+    not_shared = [part for part in (setting or "").split(", ") if part not in shared]
+    return ", ".join(not_shared) or "none"
 
 
 def by_section(comparisons: Iterable[Comparison]) -> dict[SectionName, list[Comparison]]:

@@ -250,8 +250,8 @@ def blocks_text(blocks: Sequence[Block], width: int | None = None) -> str:
     of_all = [line for line in blocks[0].how if all(line in block.how for block in blocks)]
     texts = []
     for block in blocks:
-        own = [line for line in block.how if line not in of_all]
-        texts.append(terminal_text([block.table], [*block.result, *own], width))
+        of_block = [line for line in block.how if line not in of_all]
+        texts.append(terminal_text([block.table], [*block.result, *of_block], width))
     if of_all:
         texts.append(terminal_text([], of_all, width))
     return "\n\n".join(texts) if len(blocks) > 1 else "\n".join(texts)

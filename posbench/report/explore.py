@@ -236,8 +236,8 @@ class PointTable:
         self.columns: dict[str, list] = defaultdict(list)
         self.sums = SumTable()
         self.texts: dict[tuple, int] = {}  # {numbers of targets, bytes and units: number}
-        self.size = 0
-        self.left_out = 0
+        self.size = 0  # points in the columns
+        self.left_out = 0  # points beyond MOST_POINTS
         self.of_seeds = 0  # points whose seeds are known
         self.without_sums = 0  # of these
 
@@ -254,6 +254,7 @@ class PointTable:
         self.size += 1
         if seeds:
             self.of_seeds += 1
+        # -1: the sums of a seed are not on the page.
         if any(number < 0 for _, number, *_ in columns["seeds"]):
             self.without_sums += 1
 
@@ -367,6 +368,7 @@ def _line_columns(name: str, key: LineKey, points: Sequence[SectionKey], report:
     again = None
     if evaluations:
         again = command_to_repeat(evaluations, report.origins, sorted(lengths))
+        # A page that is passed on does not say where folders lie on this machine.
         again = again and ABSOLUTE_PATH.sub(lambda path: short_path(path[0]), again)
     # the id of a line is written into links, so its text stays
     _, _, *method_and_task = key

@@ -70,8 +70,8 @@ def standard_error(sums: Sums) -> float | None:
 
 
 def training_faults(metadata: RunMetadata, expected: str) -> Iterator[str]:
-    """A fault of the training of this id if that does not follow from its configuration. One
-    without all of its configuration has none.
+    """A fault of the training of this id if that does not follow from its configuration and data.
+    One that lacks a part of its configuration, or the fingerprint of its data, has none.
     """
     if not metadata.has_whole_config or not metadata.fingerprint:
         return

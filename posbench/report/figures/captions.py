@@ -132,6 +132,7 @@ def csv_lines(curve: list[CurvePoint], relative: bool) -> list[str]:
     all_others_have_floors = others and all(
         point.difference is not None or point.nll is None for point in others
     )
+    # For their sake alone the figure shows losses.
     if sources_without_floor and not relative and all_others_have_floors:
         lines.append(
             f"Losses, not differences: {', '.join(sources_without_floor)} states no floor."

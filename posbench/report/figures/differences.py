@@ -200,7 +200,7 @@ def _draw_difference(
     text = _in_few_digits(difference)
     if abs(difference) > colours.edge:
         text = f"^{text}"
-    inks = INKS[1:]
+    inks = INKS[1:]  # without the one for undecided differences
     if mark_of_difference(difference, point.half_width) == LEVEL_MARK:
         text += "~"
         inks = INKS
@@ -447,6 +447,7 @@ def _draw_interval(
 
 
 def _interval_caption(points: list[CurvePoint], changed: bool) -> list[str]:
+    """Lines of the caption; `changed`: a block of panels shows the loss minus no extension."""
     bars = _interval_words(points)
     lines = ["No intervals: these take the loss of every target, or several seeds."]
     if bars:

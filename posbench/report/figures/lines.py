@@ -464,7 +464,8 @@ def write_names_at_ends(axes, ends: list[tuple[float, int, str, str]]) -> None:
     targets = [
         y * axes_height + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)
     ]
-    heights = spread_apart(targets, name_heights(name for *_, name, _ in ends), 2.0, axes_height)
+    gaps = name_heights(name for *_, name, _ in ends)
+    heights = spread_apart(targets, gaps, low=2.0, high=axes_height)  # in points
     leader = {
         "linewidth": 0.7,
         "linestyle": (0, (1, 2)),

@@ -230,7 +230,7 @@ def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:
     """Pen of each line of others' numbers: a colour of FOREIGN_COLOURS by a hash of its name, or
     the next.
 
-    Dashes follow when all colours are used. None is a colour that a method of posbench has, so that
+    Dashes follow when all colours are used. No method of posbench has one of these colours, so that
     nobody takes one for the other.
     """
     pens: dict[Hashable, Pen] = {}

@@ -132,6 +132,7 @@ def draw_at_size(
         room = FOOTNOTE_MARGIN + (footnote.count("\n") + 1) * FOOTNOTE_FONT * LINE_SPACING
     panel_height = min(max(HEIGHT_BY_WIDTH * layout.width, HEIGHT_RANGE[0]), HEIGHT_RANGE[1])
     if down is not None:
+        # as `Frame` does: a letter about 8 points wide, a line 18 high
         titles = textwrap.wrap(title, max(30, int(across / 8)))
         above = 18 * len(titles) + sum(map(height_above_row, rows))
         panel_height = (down - above - room) / len(rows) - SPACE_BELOW
@@ -359,6 +360,7 @@ def y_ends(
     if level is not None:
         values = [*values, level]
     low, high = _ends_with_bars(values, marks, log)
+    # 1.02 and 0.1: a single value has room around it too.
     if log and low > 0:
         margin = max((high / low) ** 0.06, 1.02)
         return low / margin, high * margin

@@ -447,6 +447,7 @@ def _point_trained_at(length: int, cells: dict[Method, dict[int, CurvePoint]]) -
     """
     bases = []
     for method, by_train_len in cells.items():
+        # A method is its encoding, extension and scale.
         if method != FLOOR_LINE and method[1:] == ("none", "none") and length in by_train_len:
             bases.append(by_train_len[length])
     return bases[0] if len(bases) == 1 else None
@@ -679,6 +680,7 @@ def _set_up_steps_axes(
     if is_share:
         axes.set_ylim(-0.03, 1.04)  # around all shares
     first = next((number for number in numbers if number), 1)
+    # Linear up to the first number, so that 0 has a place.
     axes.set_xscale("symlog", linthresh=first, linscale=0.6)
     axes.set_xticks(numbers, map(str, numbers))
     axes.set_xticks([], minor=True)

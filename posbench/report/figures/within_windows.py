@@ -128,7 +128,7 @@ def edges_around(values: Sequence[Reading]) -> Edges:
     """Edges around values with intervals; those of two seeds can be wider than everything else."""
     means = [mean for mean, _ in values]
     ends = [mean + sign * (half or 0.0) for mean, half in values for sign in (1, -1)]
-    span = (max(means) - min(means)) or 0.1
+    span = (max(means) - min(means)) or 0.1  # equal means have room around them
     # Bars widen the axis by at most a third of the means' span on either side.
     low = max(min(ends), min(means) - span / 3) - 0.05 * span
     high = min(max(ends), max(means) + span / 3) + 0.05 * span

@@ -201,6 +201,7 @@ def _compared_over_seeds(
     losses = [(weight, _rows_by_seed(folder, key)) for weight, key in terms]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in losses)))
     if comparison == "by seed":
+        # None: values alone, so that the interval is over seeds and not over documents too.
         of_seeds = [
             SeedValue(
                 sum(weight * only_element(by_seed[seed]).row["nll"] for weight, by_seed in losses),

@@ -322,6 +322,7 @@ def _original_length_findings(kind: LayerKind, config: dict, before: Setting) ->
     outside = positive_number(config.get(ORIGINAL_LENGTH))
     inside = rope_mapping(config).get(ORIGINAL_LENGTH)
     longest = config_length(config)
+    # Two sentences, on transformers and on the other engines.
     is_missing = kind.mapping.get(ORIGINAL_LENGTH) is None
     is_multiplied = longest and longest > before.trained
     conditions = {
@@ -443,7 +444,7 @@ def _flag_findings(file: Gguf, setting: Setting, changes: Changes) -> list[Findi
     typed = set(changes.typed_words)
     factor = scaling_factor(file, flags)
     mixed = ext_factor(file, flags)
-    conditions = {
+    conditions = {  # {fact that rules of by_flag name: whether it holds}
         **dict.fromkeys(typed, True),
         scaling_type(file, flags): True,
         f"factor {factor:g}": True,

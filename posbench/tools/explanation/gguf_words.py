@@ -338,9 +338,9 @@ def key_words(setting: Setting, before: Setting) -> str:
     model = gguf_of(setting)
     rope = setting.turning[0].rope
     architecture = model.architecture
-    own_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)  # YaRN's defaults
+    other_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)  # YaRN's defaults
     if rope.kind == "yarn" and (
-        rope.mix != 1 or (own_betas and not llama_cpp_reads(architecture, BETA_FAST_KEY))
+        rope.mix != 1 or (other_betas and not llama_cpp_reads(architecture, BETA_FAST_KEY))
     ):
         raise CannotExpress(
             "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor in files of grok (betas:"

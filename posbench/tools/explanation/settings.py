@@ -123,7 +123,8 @@ def _lacks_rope(config: dict, family: str) -> bool:
     names_rope = any(part in key for key in (*config, *attention) for part in ROTARY_KEY_PARTS)
     if names_rope:
         return False
-    # Without a word of RoPE its defaults count, where a length is stated that no table has.
+    # Without a key of RoPE its default base counts, if the model states a length; in families of
+    # TABLES that is the size of a table of positions.
     return family in TABLES or "max_position_embeddings" not in config
 
 

@@ -342,6 +342,7 @@ def _cost_in_words(explanation: Explanation, reach: Reach) -> str:
     cost += "."
     path = model_path(explanation.what)
     if path and reach.tokens is not None:
+        # advise refuses a target that is not beyond the training length.
         target = max(reach.tokens, 2 * setting.trained)
         cost += f" posbench advise {path} target={target:.0f} measures the cost."
     return cost
