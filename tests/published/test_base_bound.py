@@ -25,9 +25,12 @@ def frequencies(base):
 
 
 @functools.cache
-def smallest_base(length, start=100.0, step=1.0005):
-    """Each base is first tried where the one before it failed."""
-    base, failed = start, 0
+def smallest_base(length, step=1.0005):
+    """The first that holds of the bases from 100 in equal steps.
+
+    Those below the one for half of the length fail for the whole too. Each base is first tried
+    where the one before it failed."""
+    base, failed = smallest_base(length // 2) if length > 1024 else 100.0, 0
     exponent_F = np.arange(64) / 64
     while True:
         freq_F = base**-exponent_F

@@ -14,14 +14,42 @@ from posbench.common.errors import RunError
 from posbench.config.identity import run_id
 from posbench.report.report import collect_report
 from posbench.report.write_report import disagreements
+from posbench.results import evidence
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FOLDERS = sorted(path.parent for path in REPORTED.glob("*/sums.npz"))
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_rows_points_and_trainings_are_those_of_the_evidence(folder):
+@pytest.fixture(scope="module", params=FOLDERS, ids=lambda folder: folder.name)
+def evidence_of(request):
+    """(a folder, what `read_evidence` gives of it), read once for the tests of the folder."""
+    return request.param, evidence.read_evidence(request.param)
+
+
+def test_rows_points_and_trainings_are_those_of_the_evidence(evidence_of, monkeypatch):
+    folder, content = evidence_of
+    monkeypatch.setattr(evidence, "read_evidence", {folder: content}.__getitem__)
     assert not disagreements(folder)
+
+
+def test_evidence_holds_every_row_and_is_written_as_it_was_read(evidence_of, tmp_path):
+    folder, (evaluations, origins, notes) = evidence_of
+    n_rows = sum(len(evaluation.rows) for evaluation in evaluations)
+    with open(folder / "rows.csv", newline="") as file:
+        assert n_rows == sum(1 for _ in csv.DictReader(file)) and not notes
+    evidence.write_evidence(tmp_path, evaluations, origins)
+    written, committed = (
+        [json.loads(line) for line in (path / evidence.CONFIGS).read_text().splitlines()]
+        for path in (tmp_path, folder)
+    )
+    for line, old in zip(written, committed, strict=True):
+        for key in ("run_id", "provenance", "summary"):
+            assert line[key] == old[key]
+        assert line["evaluations"].keys() == old["evaluations"].keys()
+        for eval_id, facts in line["evaluations"].items():
+            # Files of older code name lengths whose rows another folder had.
+            known = old["evaluations"][eval_id]["machines"]
+            assert facts["machines"].items() <= known.items()
 
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "disjoint", "accuracy"])

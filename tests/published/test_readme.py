@@ -1,6 +1,7 @@
 """The READMEs show what is true: their tables, their commands, their links, their examples."""
 
 import csv
+import functools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 
 from posbench.cli.commands import COMMANDS
+from posbench.config.compose import Composer
 from posbench.runs.rows import COLUMNS
 from posbench.tools.anatomy import command as anatomy
 from posbench.tools.benchmark import command as benchmark
@@ -211,6 +213,13 @@ INLINE = {
 }
 
 
+@functools.cache
+def composer_of(command: str) -> Composer:
+    """The composer of configs/COMMAND.yaml, which composes part by part, as a sweep does."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return Composer(command)
+
+
 @pytest.mark.parametrize("command", sorted(SHOWN | INLINE))
 def test_every_command_composes(command):
     script, *words = shlex.split(command.replace("=NAME", "=demo").split(" && ")[0])
@@ -223,8 +232,7 @@ def test_every_command_composes(command):
             overrides = [
                 re.split(r",(?![^[]*\])", override)[0] for override in overrides
             ]  # not at the commas of a list
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            compose(name, [override for override in overrides if not override.startswith("hydra")])
+        composer_of(name).values([word for word in overrides if not word.startswith("hydra")])
     elif name == "explain":
         assert read_changes(words[1:]).typed_words or len(words) == 1
     elif name == "plot":

@@ -1,9 +1,8 @@
 """What is committed in results/reported agrees with itself: tables with CSVs, papers with tables,
-rows with commits.
+rows with commits. Its evidence: test_committed_evidence.py.
 """
 
 import hashlib
-import json
 import re
 import subprocess
 from collections import Counter
@@ -18,7 +17,6 @@ from posbench.report.figures.method_lines import LineNames, panel_groups
 from posbench.report.records import Score, grouped_by_section, read_points, records_by_method
 from posbench.report.seed_marks import MARK_PATTERN
 from posbench.report.tables import curve_tables, position_tables, score_tables
-from posbench.results.evidence import read_evidence, write_evidence
 from posbench.results.run_metadata import Training
 from posbench.results.search import CONFIGS as EVIDENCE
 from posbench.runs.rows import read_csv
@@ -79,11 +77,10 @@ def changes(folder) -> set[str]:
 
 @pytest.mark.parametrize("folder", [*FOLDERS, REPORTED / "claims" / "headline"], ids=named)
 def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
-    commits = {row["commit"] for row in read_csv(folder / "rows.csv")}
+    rows = read_csv(folder / "rows.csv")
+    commits = {row["commit"] for row in rows}
     behind = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
-    assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {
-        training.run_id for training in behind
-    }
+    assert {row["run_id"] for row in rows} == {training.run_id for training in behind}
     listed = changes(folder)
     assert not [
         training.run_id
@@ -147,38 +144,6 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
         assert Counter(text for text in cells if re.fullmatch(r"[01]\.\d\d", text)) == Counter(
             f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None
         )
-
-
-@pytest.mark.parametrize(
-    "folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}"))
-)
-def test_evidence_holds_every_row_and_is_written_as_it_was_read(folder, tmp_path):
-    evaluations, origins, notes = read_evidence(REPORTED / folder)
-    assert (
-        sum(len(evaluation.rows) for evaluation in evaluations)
-        == len(read_csv(REPORTED / folder / "rows.csv"))
-        and not notes
-    )
-    write_evidence(tmp_path, evaluations, origins)
-    written, before = (
-        [json.loads(line) for line in (directory / EVIDENCE).read_text().splitlines()]
-        for directory in (tmp_path, REPORTED / folder)
-    )
-    for line, old in zip(written, before, strict=True):
-        assert (line["run_id"], line["provenance"], line["summary"]) == (
-            old["run_id"],
-            old["provenance"],
-            old["summary"],
-        )
-        assert line["evaluations"].keys() == old["evaluations"].keys()
-        for eval_id, evaluation in line[
-            "evaluations"
-        ].items():  # files of older code name lengths whose rows another folder had
-            machines = old["evaluations"][eval_id]["machines"]
-            assert all(
-                machine == machines.get(length)
-                for length, machine in evaluation["machines"].items()
-            )
 
 
 def test_what_is_published_names_no_folder_of_the_machine_it_was_made_on():
