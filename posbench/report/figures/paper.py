@@ -171,6 +171,7 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
         limit = NAMES_SHARE * (across - LEFT_MARGIN) / columns - LEADER_WIDTH
         beside_all = _with_wrapped_names(contents, limit)
+        # One column of names in a row may be wider than each of several.
         at_ends = _at_row_ends(_with_wrapped_names(contents, 2 * limit), columns)
         for panels in (beside_all, at_ends):
             name_widths = name_column_widths(in_rows(panels, columns))

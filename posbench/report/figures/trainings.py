@@ -384,6 +384,7 @@ def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
 
     def mark(method: Method, train_len: int, point: CurvePoint) -> Mark:
         at_floor = method == FLOOR_LINE
+        # A point states no interval of its floor.
         if base is None and at_floor:
             return Mark(train_len, point.floor)
         if base is None:

@@ -90,12 +90,13 @@ def _new_rope_mapping(
     old_mapping: dict, typed_mapping: dict, override: Override, changes: Changes, family: str
 ) -> dict:
     """The mapping of RoPE after a new one is typed."""
-    if changes.reader == VLLM and override.merges:
+    if override.merges and changes.reader == VLLM:
         return deep_merged(old_mapping, typed_mapping)
     if override.merges:  # SGLang, whose new values replace old ones whole
         return {**old_mapping, **typed_mapping}
     if changes.has_older_flags:
-        # --rope-scaling of vLLM up to 0.11: the base and the share stood beside the mapping.
+        # --rope-scaling of vLLM up to 0.11: the base and partial_rotary_factor stood beside the
+        # mapping, and stay.
         moved_keys = {key: old_mapping[key] for key in MOVED_INTO_MAPPING if key in old_mapping}
         return {**moved_keys, "rope_type": typed_mapping.get("type", "default"), **typed_mapping}
     # The old mapping is gone, and its base with it.

@@ -106,13 +106,14 @@ def _mapping_findings(config: dict, setting: Setting) -> list[Finding]:
     read_value = scaling or parameters
     no_mapping = not isinstance(read_value, dict | None)
     conditions = {
+        # Two sentences: transformers reads one of the mappings, llama.cpp's converter the other.
         "both_mappings": differ,
         "both_converted": differ,
-        "no_mapping": no_mapping and [f"{read_key}={shown(read_value)}"],
+        "no_mapping": no_mapping and [f"{read_key}={shown(read_value)}"],  # named in the sentence
     }
     family = setting.family
-    two = findings_where(conditions, family=family, short=family.removesuffix("_text"))
-    return [*two, *_findings_by_layer_kind(config, setting)]
+    of_all_layers = findings_where(conditions, family=family, short=family.removesuffix("_text"))
+    return [*of_all_layers, *_findings_by_layer_kind(config, setting)]
 
 
 def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:

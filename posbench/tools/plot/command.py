@@ -72,7 +72,8 @@ def _request(words: Iterable[str]) -> PlotRequest:
         name: _axis_ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values
     }
     settings = {name: values.pop(name) for name in OPTION_NAMES if name in values}
-    return PlotRequest(Options(**settings, **limits, labels=labels), values, out, formats)
+    columns = values  # what is left names columns of the table
+    return PlotRequest(Options(**settings, **limits, labels=labels), columns, out, formats)
 
 
 def _paths_named(word: str) -> list[str]:
