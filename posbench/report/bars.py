@@ -34,7 +34,7 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
     span = f"{length // len(bins):,} to a bar, from {low:.2f} to {high:.2f}"
     lines = [f"nats/token by position, {span}"]
     for name, mean in means.items():
-        share = (mean - low) / max(high - low, 1e-9)
+        share = (mean - low) / max(high - low, 1e-9)  # 1e-9: all losses may be equal
         # A loss that is not finite has the highest bar.
         share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0, 1)
         rows = _lines_of_row(share, blocks, bar_width)

@@ -206,13 +206,15 @@ def compare_all_pairs(
             if row.p is not None and (row.against, row.line.name) not in pairs:
                 pairs[row.line.name, row.against] = row.p
     corrected = dict(zip(pairs, holm(list(pairs.values())), strict=True))
+    higher_is_better = measure == ACCURACY
     result = []
     for table in tables:
         rows = []
         for row in table.lines:
             pair = (row.line.name, row.against)
             p = corrected.get(pair, corrected.get(pair[::-1]))  # whichever is the reference
-            rows.append(_with_verdict(replace(row, p_corrected=p), measure == ACCURACY, REFERENCE))
+            with_p = replace(row, p_corrected=p)
+            rows.append(_with_verdict(with_p, higher_is_better, reference_verdict=REFERENCE))
         result.append(replace(table, lines=rows, correction=correction, n_corrected=len(pairs)))
     return result
 

@@ -290,6 +290,7 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
 
 
 def _best_sentence(comparison: Comparison, scale: Scale) -> str:
+    """Sentence on the best line, which is the reference."""
     reference = comparison.reference
     return TEXTS["best"].format(
         place=place_words(comparison),

@@ -114,7 +114,9 @@ def _seed_by_position(evaluation: Evaluation, row: dict, references: References)
     length = row["length"]
     other = _without_extension(evaluation, length, references)
     same_tokens = other and joined_bins(other, length, row["start"], row["position"])
-    return Seed(evaluation, row, None, paired_difference(evaluation, row, other, same_tokens))
+    difference = paired_difference(evaluation, row, other, same_tokens)
+    # A loss by position is compared with no extension alone.
+    return Seed(evaluation, row, against_floor=None, against_plain=difference)
 
 
 def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -> Seed:

@@ -490,7 +490,8 @@ def _difference_reading(point: Point, drawn: Quantities, other: Point | None) ->
     seeds = {seed: of_point[seed] - of_other[seed] for seed in of_point if seed in of_other}
     if len(seeds) < 2:
         return Reading(value - subtracted)
-    result = over_seeds([SeedValue(difference, None) for difference in seeds.values()])
+    # terms=None: a frame has no sums over documents.
+    result = over_seeds([SeedValue(difference, terms=None) for difference in seeds.values()])
     return Reading(result.estimate.value, *result.interval(), seeds)
 
 

@@ -236,7 +236,7 @@ def paired_difference(
         return None
     nll = _or_nan(row["nll"])
     base = _or_nan(at["nll"])
-    return Paired(nll - base, None, base, other, at)
+    return Paired(nll - base, sums=None, base=base, other=other, row=at)
 
 
 def _or_nan(loss: float | None) -> float:

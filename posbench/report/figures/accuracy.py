@@ -95,10 +95,11 @@ def _mark(score: Score, bars: str) -> Mark | None:
 
 
 def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
+    """Set up the axes of a panel, the `first` of its row or another."""
     set_up_octaves_x(axes, lengths, train_len, "length (tokens)")
     axes.set(
         xlim=(min(lengths) / 1.2, max(lengths) * 1.2),
-        ylim=(-0.03, 1.04),
+        ylim=(-0.03, 1.04),  # around all shares
         ylabel="accuracy" if first else "",
     )
 
@@ -226,6 +227,7 @@ def _set_up_map(axes, lengths: list[int], rows: list[str], with_names: bool) -> 
 
 
 def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
+    """Draw the cells of a map that has a column for each of `lengths`."""
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN_COLOUR])
@@ -237,7 +239,8 @@ def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:
         if score.shown:
             text = f"{score.accuracy:.2f}"
             ground = colours(score.accuracy)
-        draw_cell(axes, lengths.index(length), row, ground, text, INKS[1:], size=7)
+        inks = INKS[1:]  # without the one for undecided differences
+        draw_cell(axes, lengths.index(length), row, ground, text, inks, size=7)
 
 
 def question_lines(section: list[Score]) -> list[str]:

@@ -35,7 +35,7 @@ def shortened(text: str) -> str:
     if len(text) <= LONGEST_NAME:
         return text
     half = LONGEST_NAME // 2
-    return f"{text[:half]} ... {text[5 - half :]}"
+    return f"{text[:half]} ... {text[5 - half :]}"  # 5: the characters of " ... "
 
 
 def joined_sentences(*sentences: str) -> str:

@@ -154,6 +154,7 @@ def heatmap(curve: list[CurvePoint], title: str):
                 axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222"
             )
         axes.spines[:].set_color(GREY)
+    # The scale is 220 points wide and 8 high, 34 above the lower edge.
     scale_width = min(220, frame.width) / frame.width
     scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
     _draw_colour_scale(scale, colours)
@@ -267,6 +268,7 @@ def _draw_colour_scale(axes, colours: Colours) -> None:
 
 
 def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str]:
+    """Lines of the heat map's caption; its colours end at differences of `edge`."""
     points = [point for cell in cells.values() for point in cell.values()]
     measured = [point for point in points if point.difference is not None]
     lines = [
@@ -316,7 +318,7 @@ def intervals(curve: list[CurvePoint], title: str):
     names_width = 24 + max(
         text_width(name, FONT_SIZE, _font_weight(row)) for row, name in rows.items()
     )
-    panel_width = max(LEAST_PANEL_WIDTH, 210 / len(lengths))
+    panel_width = max(LEAST_PANEL_WIDTH, 210 / len(lengths))  # 210 points for a block
     panels = len(values) * len(lengths)
     across = (
         names_width + panels * panel_width + panels * PANEL_DISTANCE + BLOCK_GAP * (len(values) - 1)

@@ -224,6 +224,7 @@ def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[flo
 
 
 def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> None:
+    """Draw the intervals of (x, mark), of marks that have one."""
     bars = [
         (x, mark.low, mark.high)
         for x, mark in marks

@@ -91,6 +91,7 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
 def _n_columns(lines: Sequence[Sequence[Line]]) -> int:
     """Panels beside one another, of panels with these lines."""
     widest = max((text_width(line.name) for of_panel in lines for line in of_panel), default=0)
+    # Four panels stand two by two; long names beside panels leave no room for a third.
     if len(lines) == 4 or widest > LONG_NAME:
         return min(len(lines), 2)
     return min(len(lines), 3)

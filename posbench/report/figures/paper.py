@@ -267,6 +267,7 @@ def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool)
 def _set_up_x(
     axes, spec: AxesSpec, inside: Sequence[float], xlim: tuple[float, float], wide: float
 ) -> None:
+    """Set up an x axis `wide` points wide; `inside`: values within its ends."""
     if "x" in spec.log:
         places = _x_ticks(inside, spec.text, xlim, wide)
         set_up_octaves_x(axes, places)
@@ -277,6 +278,7 @@ def _set_up_x(
 
 
 def _set_up_y(axes, spec: AxesSpec) -> None:
+    """Set up the y axis: scale, ends, ticks, and a line at the reference level."""
     bottom, top = spec.ylim
     if spec.both_signs and "y" in spec.log:
         set_up_floor_y(axes, bottom, top)
@@ -477,7 +479,7 @@ def _colour_on_dark(colour: object) -> tuple[float, ...]:
     from matplotlib.colors import to_hex, to_rgb, to_rgba
 
     *rgb, alpha = to_rgba(colour)
-    is_grey = max(rgb) - min(rgb) < 0.05
+    is_grey = max(rgb) - min(rgb) < 0.05  # nearly equal parts
     if is_grey:
         grey = LIGHT_GREY - 0.8 * rgb[0]  # white, 1, becomes as dark as the ground may be: 0.13
         return grey, grey, grey, alpha

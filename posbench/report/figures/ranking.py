@@ -143,6 +143,7 @@ def _verdict_colour(row: Compared) -> str:
 
 
 def _caption(comparison: Comparison, n_comparisons: int) -> list[str]:
+    """Lines of the caption, with those on how the last comparison drawn was made."""
     lines = [
         "Dots are means over the seeds that both lines have, bars 95 % intervals. Green: better;"
         " orange: worse; grey: not told apart from the line that all are compared with; a cross:"

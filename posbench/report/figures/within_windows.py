@@ -94,6 +94,7 @@ def _context_panel(
     mark: Callable[[ContextPoint], Mark],
     ends: "Edges",
 ) -> Panel:
+    """Panel of the steps of some methods; looks are those of the whole section."""
     train_len = section[0].train_len
     contexts = [step.context for step in points]
 
@@ -136,6 +137,7 @@ def edges_around(values: Sequence[Reading]) -> Edges:
 
 
 def _context_caption(section: list[ContextPoint], cut: bool, bars: str) -> list[str]:
+    """Lines of the caption; `cut`: an axis cuts some bars."""
     train_len = section[0].train_len
     lines = [data_line(section, contexts_words(section))]
     of_bars = bars_line(section, "doubling", bars)

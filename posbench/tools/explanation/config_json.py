@@ -14,6 +14,7 @@ def positive_number(value: object, default: float | None = None) -> float | None
     """A positive number, else the default."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
+    # No length, base or factor is as large as 1e15; nan and inf are refused too.
     return value if 0 < value < 1e15 else default
 
 

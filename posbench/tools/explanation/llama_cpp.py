@@ -133,7 +133,7 @@ def _sliding_factor_and_base(model: Gguf) -> FactorAndBase:
 def _lacks_rope(architecture: str, layer: int, sliding: bool) -> bool:
     """True if llama.cpp turns nothing in a layer."""
     if architecture == "smollm3":
-        return layer % 4 == 3
+        return layer % 4 == 3  # fixed in llama.cpp, whatever the config.json said
     return architecture == "cohere2" and not sliding
 
 

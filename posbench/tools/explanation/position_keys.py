@@ -50,9 +50,9 @@ def position_keys(config: dict) -> list[PositionKey]:
             hides_length = FACTS["position_keys"][key].get("decides", True)
             result.append(PositionKey(key, value, hides_length))
         elif POSITION_NAMES.search(key) or key in MAPPING_KEYS or _is_length(key, value):
-            result.append(PositionKey(key, value, True))
+            result.append(PositionKey(key, value, hides_length=True))
     if _lacks_type(rope_mapping(text)):
-        result.append(PositionKey("rope_type", None, True))
+        result.append(PositionKey("rope_type", value=None, hides_length=True))
     return result
 
 

@@ -51,7 +51,7 @@ class CannotExpress(Exception):
 
 
 def short_number(value: float) -> float | int:
-    """A number as people type it.
+    """A number as people type it: a whole one without ".0", if a float holds it exactly.
 
     >>> short_number(4096.0)
     4096

@@ -63,9 +63,9 @@ def setting_in_words(
     for tool, make_words in makers.items():
         source = FACTS["writers"][tool]
         try:
-            words = ToolWords(tool, True, make_words(), source)
+            words = ToolWords(tool, serves=True, text=make_words(), source=source)
         except CannotExpress as reason:
-            words = ToolWords(tool, False, str(reason), source)
+            words = ToolWords(tool, serves=False, text=str(reason), source=source)
         result.append(words)
     return result
 
