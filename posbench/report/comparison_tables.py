@@ -15,7 +15,7 @@ FOLDED_NAME_WIDTH = 16  # least width of names that are folded
 
 def check_unit(unit: str | None, comparisons: Sequence[Comparison]) -> None:
     """Raise ConfigError for a unit that is unknown, or that no comparison has a use for."""
-    if unit is None:
+    if unit is None:  # none was typed
         return
     if unit not in UNITS:
         near = did_you_mean(str(unit), UNITS)

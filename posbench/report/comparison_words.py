@@ -386,7 +386,7 @@ def _sums_line(rows: Sequence[Compared]) -> str:
 
 
 def _seed_lines(comparison: Comparison) -> list[str]:
-    """Line on the seeds of the means, if not all lines have the same."""
+    """Line on the seeds of the means; [] if all lines have the same, or a CSV states the means."""
     seeds = {tuple(sorted(row.line.seeds)) for row in comparison.lines if row.line.seeds}
     if len(seeds) < 2:
         return []

@@ -420,7 +420,7 @@ def _context_point(
 
 
 def _context_difference(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
-    """Loss with a context minus that with another one."""
+    """Loss with a context minus that with another one; None if one of them was not measured."""
     evaluation = ladder.get(context)
     base = ladder.get(other)
     if not evaluation or not base:

@@ -37,7 +37,7 @@ def row_faults(
     row: dict, nll: Sums | None, correct: Sums | None, tolerance: float = 1e-9
 ) -> Iterator[str]:
     """Faults of a row that is a mean over targets, given the sums by document of its nll and of its
-    right answers.
+    right answers. Of a row whose sums are not known (None) nothing can be said.
     """
     if nll is None or correct is None:
         return
@@ -114,7 +114,7 @@ def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[s
 
 
 def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
-    """A fault of a row in another number format than its setting has."""
+    """A fault of a row in another number format than its setting has, if both are known."""
     if evaluation.setting is None or row["dtype"] is None:
         return
     dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none

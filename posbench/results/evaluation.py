@@ -263,7 +263,8 @@ def _dict_or_empty(content: dict, name: str) -> dict:
 def evaluation_faults(evaluation: Evaluation) -> Iterator[str]:
     """A fault of an evaluation whose id does not follow from its configuration.
 
-    One that does not know it has none, nor has one in which unprintable characters were replaced.
+    One that does not know its configuration has none, nor has one in which unprintable characters
+    were replaced (by U+FFFD), since the id follows from the original ones.
     """
     config, row = evaluation.config, evaluation.first
     if "\ufffd" in repr(config):

@@ -210,6 +210,7 @@ def notes_on_altered_files(folder: Path) -> list[str]:
                 f" restore it, make the report again, or delete {HASHES} to read what nothing"
                 " vouches for."
             )
+    # A committed folder lacks some files on purpose.
     changed = [name for name, fault in altered.items() if fault != MISSING]
     if not changed:
         return []

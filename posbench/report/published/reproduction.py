@@ -126,7 +126,7 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
 
 
 def _data_words(data: dict) -> list[str] | None:
-    """Words of the data, without keys that its yaml does not have."""
+    """Words of the data, without keys that its yaml does not have; None for data without a yaml."""
     name = str(data.get("name"))
     if name not in shipped_yamls("data"):
         return None

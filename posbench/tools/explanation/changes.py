@@ -95,7 +95,7 @@ def read_changes(words: list[str]) -> Changes:
 
 
 def _take_value(flag: str, words_left: list[str], is_known: bool) -> str:
-    """Take the value of a flag from the words behind it; an unknown flag may have none."""
+    """Take the value of a flag from the words behind it; "" of an unknown flag without any."""
     if is_known and not words_left:
         raise ConfigError(f"{flag} has no value: write it behind the flag.")
     if is_known or (words_left and not words_left[0].startswith("-")):

@@ -200,7 +200,7 @@ def _keys_beside_mapping(keys: dict, text_before: dict) -> list[str]:
 def _new_mapping_findings(
     text_before: dict, override: Override, changes: Changes, setting: Setting, where: str
 ) -> list[Finding]:
-    """A mapping in an override that replaces the old one, or is merged into it."""
+    """A mapping in an override that replaces the old one, or is merged into it; [] without one."""
     vllm = changes.reader == VLLM
     keys = override.taken
     typed_mapping = keys.get("rope_parameters") or keys.get("rope_scaling")
@@ -270,7 +270,7 @@ def _type_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
     if rope_type not in TYPES:
         near = did_you_mean(rope_type, TYPES)
         yield finding("unknown_type", named=shown(rope_type), near=near, read=kind.rope.kind)
-        return
+        return  # nobody knows which families take it
     types = fact_of_family(family, "types")
     if types and kind.rope.kind not in types:
         listed = " and ".join(types)
@@ -279,6 +279,7 @@ def _type_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
 
 def _misplaced_key_findings(key: str, written_type: str, rope_type: str) -> Iterator[Finding]:
     """A finding about a key that does nothing in a mapping of this type."""
+    # SGLang takes ORIGINAL_LENGTH beside any type as the length before scaling.
     if key in (*FACTS["shared"], *TYPES[rope_type], ORIGINAL_LENGTH):
         return
     if key in KNOWN_KEYS and written_type not in TYPES:
