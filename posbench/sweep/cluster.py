@@ -100,14 +100,15 @@ class Queue:
         earlier = []
         for job in queued:
             content = job.as_dict()
-            for path in self.folder.glob(f"{job.run.id}-????????.json.task"):  # of `submit`
-                spec = path.with_suffix("")
+            for path in self.folder.glob(f"{job.run.id}-????????.json.task"):
+                spec = path.with_suffix("")  # `submit` writes SPEC and SPEC.task
                 task = read_json(path)
                 if spec.exists() and read_json(spec).get("job") == content:
                     earlier.append(Submitted(job, spec, task["id"], Path(task["log"])))
         if earlier:
             # after the ids were read, so that a task submitted meanwhile does not seem gone
             self._query(earlier)
+        # One task for each job, if two commands submitted it.
         running = {task.job.run.path: task for task in earlier if not self._has_ended(task)}
         for task in running.values():
             queued.remove(task.job)

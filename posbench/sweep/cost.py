@@ -64,9 +64,9 @@ class ModelSize:
     for models with the same.
     """
 
-    layer: int
+    layer_parameters: int
     n_layer: int
-    head: int
+    head_parameters: int
     tied: bool
     width: int
     mixers: tuple[str, ...] = ()
@@ -74,21 +74,22 @@ class ModelSize:
     @property
     def parameters(self) -> int:
         tables = 1 if self.tied else 2
-        return self.n_layer * self.layer + tables * self.head
+        return self.n_layer * self.layer_parameters + tables * self.head_parameters
 
     def forward_flop(self, read: ReadVolume) -> float:
-        """FLOP of a forward pass: 2 per parameter and token, 4 per channel and causal pair.
+        """FLOP of reading all texts: 2 per parameter and token, 4 per channel and causal pair.
 
         The pairs are of scores and values. The last layer is computed only for the scored rows.
         """
         tokens = read.tokens_per_text
         layers = self.n_layer - 1 + read.rows_per_text / tokens
-        in_layer = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
-        return read.texts * (layers * in_layer + 2 * self.head * read.rows_per_text)
+        causal_pairs = tokens**2 / 2
+        in_layer = 2 * self.layer_parameters * tokens + 4 * self.width * causal_pairs
+        return read.texts * (layers * in_layer + 2 * self.head_parameters * read.rows_per_text)
 
     def flop_per_token(self, length: int) -> float:
         """FLOP per token of a text of `length` tokens, without the head."""
-        return self.n_layer * (2 * self.layer + 2 * self.width * length)
+        return self.n_layer * (2 * self.layer_parameters + 2 * self.width * length)
 
     def training_flop_per_token(self, length: int) -> float:
         """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
@@ -99,14 +100,12 @@ class ModelSize:
 def model_size(config: JobConfig) -> ModelSize:
     """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
     model = config.model
-    head = vocabulary(config) * model.d_model
-    width = model.head_width * model.n_head
     return ModelSize(
-        layer=model.layer_parameters,
+        layer_parameters=model.layer_parameters,
         n_layer=model.n_layer,
-        head=head,
+        head_parameters=vocabulary(config) * model.d_model,
         tied=model.tied,
-        width=width,
+        width=model.head_width * model.n_head,
         mixers=tuple(_classes_without_attention(config.encoding)),
     )
 

@@ -68,12 +68,15 @@ def _target_length(config: JobConfig, tuning: FinetuneConfig, length: int) -> in
                 )
         source = "finetune.target_len"
         target = tuning.target_len
-    elif not tuning.encoding:  # the parent's encoding is trained on texts of the new length
+    elif not tuning.encoding:
+        # The parent's encoding is trained on texts of the new length. This fixes a dynamic factor
+        # alone: an extension that names extension.target_len keeps it.
         return length
     else:
-        source, target = next(((key, named) for key, named in lengths.items() if named), ("", None))
-        if target is None:  # a new encoding learns positions beyond the sequences that it is fed
+        named_lengths = [(key, named) for key, named in lengths.items() if named]
+        if not named_lengths:  # a new encoding learns positions beyond the sequences that it is fed
             return max(length, DEFAULT_LENGTH_FACTOR * config.train.train_len)
+        source, target = named_lengths[0]
     if target < length:
         raise ConfigError(
             f"{source}={target} is shorter than a sequence of finetune.length={length}: raise it,"

@@ -177,7 +177,7 @@ def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Resu
 
 
 def already_done(job: Job) -> Result | None:
-    """Result of a job of which nothing is missing, config.yaml neither; None for any other.
+    """Result of a job whose files are all there, config.yaml too; None for any other.
 
     Damaged files are left to the job's own process to report.
     """
@@ -185,7 +185,8 @@ def already_done(job: Job) -> Result | None:
         return None
     if any(map(lacks_lengths, job.cells)):
         return None
-    return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
+    outcomes = [Outcome(cell.label, "exists") for cell in job.user_cells]
+    return Result(job, code=0, outcomes=outcomes)
 
 
 def left_out(jobs: list[Job]) -> set[Path]:

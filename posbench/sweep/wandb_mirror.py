@@ -104,9 +104,9 @@ class Mirror:
             _say(f"wandb sends this run to {printable(page)}; {offline}")
 
     def _begin(self, folder: Path, mode: str, apart: bool) -> "wandb.Run":
-        """A run of wandb that keeps its files in `folder`: that of the training, or one `apart`.
+        """Start the training's own run of wandb or, with `apart`, a new one beside it.
 
-        Raises wandb's own errors.
+        wandb keeps its files in `folder`. Raises wandb's own errors.
         """
         wandb = _quiet_wandb(folder)
         run_id = self._run.id

@@ -61,15 +61,16 @@ class Worker:
         self._had_job = True
         for line in self._lines():
             # The line that `end_line` writes; text that had no newline may stand before it.
-            text, secret, message = line.rpartition(f"{self.secret} ".encode())
+            text_before, secret, message = line.rpartition(f"{self.secret} ".encode())
             if not secret:
                 feed(line)
                 continue
-            if text:
-                feed(text)
+            if text_before:
+                feed(text_before)
             end = JobEnd(**json.loads(message))
             if end.stays:
                 return end
+            # Otherwise it is about to exit: its last lines are read, and its exit code counts.
         return JobEnd(self.process.wait(), stays=False)
 
     def close(self) -> None:

@@ -224,9 +224,11 @@ class AdvicePlan:
     def third_stage(self, final: Sequence[str], options: Mapping[str, Option]) -> OptionsAtLengths:
         """Third stage: the finalists at all lengths.
 
-        Beside them it has the cost of every factor of a finalist's family.
+        Beside them, at the short lengths, all factors of a finalist's family: a served model may
+        be given any of them, and what it loses on short texts is the cost of that factor.
         """
         at_lengths = [(options[name], self.finalist_lengths) for name in final]
+        # Families of frequencies alone: others take no factor from outside.
         families = {options[name].family for name in final if options[name].only_frequencies}
         for option in options.values():
             if option.factor and option.family in families and option.name not in final:

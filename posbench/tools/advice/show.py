@@ -172,6 +172,7 @@ def answer_sentences(content: dict, use: str) -> str:
     differences = _reference_differences(answer)
     evidence = f": {differences}" if differences else ""
     sentences.append(f"{VERDICT_SENTENCES[answer['verdict']]}{evidence}.")
+    # A choice for long texts alone may cost anything on short ones, and a reference costs nothing.
     if use == "both" and choice not in REFERENCES:
         sentences.append(_cost_sentence(content, answer))
     next_best = answer["next_best"]

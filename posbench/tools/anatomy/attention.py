@@ -158,7 +158,9 @@ def _recording_layers(evaluation: Scorer, queries: int) -> Iterator[list[LayerAt
 
 
 def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
-    """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
+    """Mean number of keys but the first token that the last queries see in each bucket: [U].
+
+    Weight on the first token, the usual sink, is a share of its own."""
     length = len(plan.n_T)
 
     def of_band(band: BandPlan) -> Tensor:
@@ -172,7 +174,7 @@ def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
         return seen_U
 
     total_U = 0
-    for band in plan.bands:
+    for band in plan.bands:  # a key is seen in one band at most
         total_U = total_U + band.made_once(("buckets", queries), lambda band=band: of_band(band))
     return total_U / queries
 

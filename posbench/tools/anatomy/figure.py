@@ -433,12 +433,11 @@ def draw_line(axes: Axes, values: list, colour: str, label: str = "", width: flo
     """
     style = {"color": colour, "linewidth": width, "zorder": 3, "solid_capstyle": "butt"}
     axes.plot(range(len(values)), values, label=label or None, **style)
-    padded = [None, *values, None]
-    lone = [
-        index
-        for index, value in enumerate(values)
-        if value is not None and padded[index] is None and padded[index + 2] is None
-    ]
+    lone = []  # indices of values between two gaps
+    neighbours = zip([None, *values], values, [*values[1:], None], strict=False)
+    for index, (before, value, after) in enumerate(neighbours):
+        if value is not None and before is None and after is None:
+            lone.append(index)
     if lone:
         dots = {"linestyle": "", "marker": "o", "markersize": max(1.6, width)}
         axes.plot(lone, [values[index] for index in lone], color=colour, zorder=3, **dots)

@@ -69,8 +69,9 @@ def method_in_words(group: str, method: dict) -> str:
         if key in NON_ARGUMENT_KEYS or leaf == CHOICE_KEY or is_default:
             continue
         if leaf == "_target_":
-            inner = {"_target_": value, CHOICE_KEY: arguments.get(f"{parent}.{CHOICE_KEY}")}
-            words.append(f"{parent}={method_name(inner)}")
+            # What `method_name` reads of a nested method: its class, and the yaml it was chosen by.
+            nested = {"_target_": value, CHOICE_KEY: arguments.get(f"{parent}.{CHOICE_KEY}")}
+            words.append(f"{parent}={method_name(nested)}")
         else:
             words.append(f"{key}={typed_text(value)}")
     return " ".join(words)

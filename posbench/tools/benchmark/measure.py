@@ -205,21 +205,21 @@ def _training_step(
     if muon is not optim.Muon:
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                # torch's Muon would wait for a rate that lies on a GPU.
+                # Rates are tensors on the GPU. torch's Muon would read them back in every step.
                 group["lr"] = float(group["lr"])
     keep_freed_memory()  # as a training does
 
     def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
         with bf16.autocast(device, dtype):
-            value = loss(text_BT)
+            loss_of_step = loss(text_BT)
         with bf16.bf16_products(device, dtype):
-            value.backward()
+            loss_of_step.backward()
         for optimizer in optimizers:
             with bf16.muon_precision(device, dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         # StepGraphs takes steps that give a loss and the norm of the gradients. Here is no norm.
-        return value.detach(), value.detach()
+        return loss_of_step.detach(), loss_of_step.detach()
 
     return step
 

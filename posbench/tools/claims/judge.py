@@ -134,7 +134,7 @@ def _correct_family(
     `tested` are indices of findings, `unmeasured` comparisons of the family that are not measured.
     """
     family = [findings[index] for index in tested]
-    # Stage one counts every endpoint, later stages every comparison.
+    # What counts once: in stage one every endpoint, in later stages every comparison.
     groups = [
         finding.compared if finding.stage > 1 else number for number, finding in enumerate(family)
     ]

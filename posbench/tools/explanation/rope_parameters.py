@@ -113,27 +113,29 @@ def _tool_merges(config: dict, tool: str) -> bool:
 def _length_key(
     setting: Setting, before: Setting, text: dict, tool: str, reach: float | None
 ) -> dict:
-    """The length, where it must grow: engines multiply what is stated by the factor of linear, but
-    not of YaRN and Llama 3. `reach` is None where it is unknown.
+    """{key: length to state}, where the length stated before is too short for `reach`; else {}.
+
+    Engines multiply the stated length by the factor of linear, but not of YaRN and Llama 3.
+    `reach` is None where it is unknown. `text` is the config of the text model.
     """
     rope = setting.turning[0].rope
     # dynamic takes its frequencies from the stated length, which therefore stays.
     if reach is None or rope.kind == "dynamic":
         return {}
-    length = reach
+    length_to_state = reach
     if rope.kind == "linear" and tool != HF:
         # vLLM takes the length of Gemma 3 as multiplied already.
         if tool == SGLANG or not setting.family.startswith("gemma3"):
-            length = math.ceil(reach / rope.factor)
-    if length <= before.longest:
+            length_to_state = math.ceil(reach / rope.factor)
+    if length_to_state <= before.longest:  # which is the stated length
         return {}
-    names = [
+    stated_names = [
         name
         for name in ("model_max_length", *NAMES_IN_CONFIG["length"])
         if positive_number(text.get(name))
     ]
-    name = names[0] if names else NAMES_IN_CONFIG["length"][0]
-    return {name: short_number(length)}
+    name = stated_names[0] if stated_names else NAMES_IN_CONFIG["length"][0]
+    return {name: short_number(length_to_state)}
 
 
 def _rope_parameters(

@@ -36,22 +36,21 @@ def needle_settings(job: Job, tasks: list | None) -> dict:
     """Settings of `evaluate` that ask for needles: of `tasks`, of the run's own task, or
     USUAL_TASK.
 
-    Raises ConfigError for several tasks."""
+    Raises ConfigError for an empty list, and for several tasks."""
     if tasks is not None and len(tasks) != 1:
         raise ConfigError(
             f"evaluate.tasks={shown(tasks)} are {len(tasks)}, and a search has the loss of one:"
             " name one, or leave them out."
         )
     data = job.config.data
-    has_task = data["tokenizer"] == TASK_TOKENIZER or data.get("mix")
-    if tasks is None:
-        tasks = [] if has_task else [USUAL_TASK]
-    nodes = []
-    for task in tasks:
-        node = {"name": task} if isinstance(task, str) else task
-        nodes.append({**node, "depths": 0})  # the search chooses the depth itself
-    # None: the run's own task. The tokens of an answer are the targets, whatever their number.
-    return {"protocol": ["accuracy"], "tasks": nodes or None, "targets": None}
+    has_own_task = data["tokenizer"] == TASK_TOKENIZER or data.get("mix")
+    # The tokens of an answer are the targets, whatever their number.
+    settings = {"protocol": ["accuracy"], "tasks": None, "targets": None}
+    if tasks is None and has_own_task:
+        return settings  # without names, accuracy asks the run's own task
+    (task,) = tasks or [USUAL_TASK]
+    node = {"name": task} if isinstance(task, str) else task
+    return {**settings, "tasks": [{**node, "depths": 0}]}  # the search chooses the depth itself
 
 
 def needles_to_read(job: Job) -> TextToRead:

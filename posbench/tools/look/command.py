@@ -193,7 +193,7 @@ class FirstLook:
             self.job, dtype, method_node("extension", method), NO_SCALE, volume
         )
 
-    def missing_methods(self, look: Look) -> set[str]:
+    def methods_to_evaluate(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""
         return {
             method_name(cell.extension)
@@ -208,7 +208,7 @@ class FirstLook:
 
     def seconds_to_read(self, look: Look, slower: float = 1.0) -> Seconds:
         """Estimated seconds of a text of a look, by extension; stored evaluations cost nothing."""
-        missing = self.missing_methods(replace(look, methods=(AS_IT_IS, *self.extensions)))
+        missing = self.methods_to_evaluate(replace(look, methods=(AS_IT_IS, *self.extensions)))
 
         def seconds(method: str, length: int) -> float:
             return slower * self.seconds_of_text(method, length) if method in missing else 0.0
@@ -236,10 +236,13 @@ class FirstLook:
                 f" minutes={self.minutes_needed(least)}."
             )
         look = self.with_fitting_extensions(look, budget)
+        # The same command reads the same texts again, with methods that it adds. So more texts are
+        # read only where no more methods can come: up to the training length, where extensions do
+        # nothing, or with all of them.
         has_all_methods = set(self.extensions) <= set(look.methods)
-        # More texts only where no more methods can come: the same command must read the same texts
-        # again, with the methods that it adds.
-        if self.missing_methods(look) and (look.length <= self.train_len or has_all_methods):
+        methods_are_final = look.length <= self.train_len or has_all_methods
+        # Where all results are there already, their texts stay too.
+        if methods_are_final and self.methods_to_evaluate(look):
             look = look.and_texts(self.seconds_of_text, budget)
         return look
 
@@ -266,7 +269,7 @@ class FirstLook:
         methods = ", ".join(["as it is", *look.methods[1:]])
         lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {methods}"]
         lines += self._limit_lines(look)
-        if not self.missing_methods(look):
+        if not self.methods_to_evaluate(look):
             return [*lines, "everything is there already"]
         reading = look.seconds(self.seconds_to_read(look))
         duration = duration_words(reading + self.loading_seconds + REPORT_SECONDS)
@@ -279,7 +282,8 @@ class FirstLook:
         if AS_IT_IS in self.left_out:
             return [f"not beyond {self.train_len:,} tokens: {self.left_out[AS_IT_IS]}"]
         lines = []
-        if look.length == self.longest < whole.length:
+        documents_end = look.length == self.longest < whole.length
+        if documents_end:
             lines.append(
                 f"not to {whole.length:,} tokens, twice the training length: the longest document"
                 f" has {self.longest_document:,}"
@@ -297,7 +301,7 @@ class FirstLook:
 
         If all takes long, one method comes before the others, to see how many fit.
         """
-        missing = self.missing_methods(look)
+        missing = self.methods_to_evaluate(look)
         to_do = [name for name in look.methods if name in missing]
         if (
             len(to_do) > 1
@@ -306,7 +310,7 @@ class FirstLook:
             others = to_do[1:]
             look = replace(look, methods=tuple(m for m in look.methods if m not in others))
             look = self._measure_first(look, to_do[0])
-        if self.missing_methods(look):
+        if self.methods_to_evaluate(look):
             self._launch(look)
         return look
 
@@ -320,7 +324,7 @@ class FirstLook:
         slower = seconds / (look.n_texts * self.seconds_of_text(method, look.length))
         look = self.with_fitting_extensions(look, self.seconds_left(), slower)
         to_go = look.seconds(self.seconds_to_read(look, slower)) + REPORT_SECONDS
-        if self.missing_methods(look):  # another job will load the model again
+        if self.methods_to_evaluate(look):  # another job will load the model again
             to_go += self.loading_seconds
         message = (
             f"that took {duration_words(seconds)}, {slower:.1f} times the estimate:"

@@ -43,7 +43,9 @@ from posbench.tools.advice.plan import (
 )
 from posbench.tools.advice.settings import setting_content
 
-SMOLLM2 = ModelSize(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
+SMOLLM2 = ModelSize(
+    layer_parameters=3_538_944, n_layer=30, head_parameters=49_152 * 576, tied=True, width=576
+)
 SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.mode=disabled")
 
 
