@@ -164,7 +164,7 @@ class SumTable:
         self.correct = [np.zeros(0, "<u2")]
         self.numbers: dict[tuple, int] = {}  # {row: number of its entry, or -1}
         self.size = 0  # in bytes
-        self.full = False
+        self.is_full = False
 
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
@@ -182,15 +182,17 @@ class SumTable:
             return -1
         size = BYTES_OF_DOCUMENT * len(losses.counts)
         if self.size + size > MOST_SUMS_BYTES:
-            self.full = True
+            self.is_full = True
             return -1
-        self.entries.append([self._set(evaluation, losses), self.size // BYTES_OF_DOCUMENT])
+        self.entries.append(
+            [self._number_of_set(evaluation, losses), self.size // BYTES_OF_DOCUMENT]
+        )
         self.nll.append(losses.totals[0].astype("<f4"))
         self.correct.append(correct.totals[0].astype("<u2"))
         self.size += size
         return len(self.entries) - 1
 
-    def _set(self, evaluation: Evaluation, losses: Sums) -> int:
+    def _number_of_set(self, evaluation: Evaluation, losses: Sums) -> int:
         """Number of the set of documents of these sums, which is added if it is new."""
         strata = None if losses.strata is None else losses.strata.tolist()
         documents = losses.documents.tobytes()
@@ -290,7 +292,7 @@ class PointTable:
             )
         if self.without_sums:
             reason = "sums over documents are not known"
-            if self.sums.full:
+            if self.sums.is_full:
                 reason = f"their sums take more than the {MOST_SUMS_BYTES / 1e6:.1f} MB of a page"
             notes.append(
                 f"{self.without_sums:,} of {self.of_seeds:,} points are compared by the means of"

@@ -279,7 +279,7 @@ def _report_of(
         for run_id, origin in runs.items()
     }
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
-    of_tasks, of_texts = _of_tasks_and_texts(evaluations)
+    of_tasks, of_texts = _divided_into_tasks_and_texts(evaluations)
     references = References(of_texts)
     curve = grouped_by_section(foreign.add_stated(curve_points(references, label)))
     curve = in_sections(foreign.without_rows, curve, next(iter(foreign.sources), None))
@@ -301,7 +301,7 @@ def _report_of(
     )
 
 
-def _of_tasks_and_texts(
+def _divided_into_tasks_and_texts(
     evaluations: Iterable[Evaluation],
 ) -> tuple[list[Evaluation], list[Evaluation]]:
     """(evaluations of tasks, those of texts)."""

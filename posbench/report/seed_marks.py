@@ -27,7 +27,7 @@ class Seeds:
     def of(cls, record: Record) -> "Seeds":
         return cls(record.n_seeds, record.averaged_seeds)
 
-    def same(self, other: "Seeds") -> bool:
+    def equals(self, other: "Seeds") -> bool:
         """True if both are the same seeds, or equally many where it is not known which."""
         if self.numbers is None or other.numbers is None:
             return self.count == other.count
@@ -68,7 +68,7 @@ def usual_seeds(cells: Iterable[dict[int, Record]]) -> Seeds | None:
 def row_mark(cell: dict[int, Record], usual: Seeds) -> str:
     """Mark of a method whose records all have the same other seeds than usual; "" for others."""
     first, *others = map(Seeds.of, cell.values())
-    if first.same(usual) or not all(other.same(first) for other in others):
+    if first.equals(usual) or not all(other.equals(first) for other in others):
         return ""
     return first.mark
 
@@ -76,7 +76,7 @@ def row_mark(cell: dict[int, Record], usual: Seeds) -> str:
 def record_mark(record: Record, cell: dict[int, Record], usual: Seeds) -> str:
     """Mark of a record whose seeds are not the usual ones, "" where its whole row has one."""
     seeds = Seeds.of(record)
-    return "" if seeds.same(usual) or row_mark(cell, usual) else seeds.mark
+    return "" if seeds.equals(usual) or row_mark(cell, usual) else seeds.mark
 
 
 def mark_lines(section: Sequence[Record]) -> list[str]:
@@ -93,7 +93,7 @@ def mark_lines(section: Sequence[Record]) -> list[str]:
         others: dict[str, None] = {}  # texts such as "seed 0"
         for cell in cells.values():
             for seeds in map(Seeds.of, cell.values()):
-                if not seeds.same(usual):
+                if not seeds.equals(usual):
                     others[str(seeds)] = None
         if others:
             marks = ", ".join(f"[{seeds}]" for seeds in others)

@@ -92,15 +92,15 @@ class Frame:
 
         # A letter of the title is about 8 points wide, a line of it 18 high; 72 are an inch.
         titles = textwrap.wrap(title, max(30, int(width / 8)))
-        self.above = 18 * len(titles)
+        self.title_height = 18 * len(titles)
         self.width = width
-        self.height = self.above + height
+        self.height = self.title_height + height
         self.figure = Figure(figsize=(self.width / 72, self.height / 72), layout=None)
         self.figure.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
 
     def axes(self, left: float, top: float, width: float, height: float):
         """Axes whose upper left corner is `left` and `top` points from that below the title."""
-        bottom = 1 - (self.above + top + height) / self.height
+        bottom = 1 - (self.title_height + top + height) / self.height
         return self.figure.add_axes(
             [left / self.width, bottom, width / self.width, height / self.height]
         )

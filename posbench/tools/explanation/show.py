@@ -87,6 +87,7 @@ class Explanation:
         """
         scaled = frequencies(kind.rope, length or self.length)
         unscaled = unscaled_frequencies(self.checkpoint_rope(kind))
+        # Pairs of the checkpoint cannot be set against another number of pairs.
         if len(unscaled) != len(scaled):
             unscaled = unscaled_frequencies(kind.rope)
         return unscaled / scaled
