@@ -41,7 +41,7 @@ def composer(tmp_path_factory):
         yield Composer("run", [f"hydra.searchpath=[file://{folder.parent}]"])
 
 
-def whole(composer: Composer, words: list[str]) -> dict:
+def values_by_hydra(composer: Composer, words: list[str]) -> dict:
     return unresolved_values(
         GlobalHydra.instance()
         .config_loader()
@@ -51,7 +51,7 @@ def whole(composer: Composer, words: list[str]) -> dict:
 
 @pytest.mark.parametrize("words", CELLS, ids=lambda words: words[0])
 def test_parts_side_by_side_are_what_hydra_composes(composer, words):
-    expected = whole(composer, words)
+    expected = values_by_hydra(composer, words)
     assert repr(composer.values(words)) == repr(expected)
     assert repr(composer.values(words)) == repr(expected)  # nothing that is kept was changed
 
@@ -59,7 +59,7 @@ def test_parts_side_by_side_are_what_hydra_composes(composer, words):
 @pytest.mark.parametrize("words", REFUSED, ids=lambda words: words[0])
 def test_hydra_refuses_the_same_in_the_same_words(composer, words):
     with pytest.raises((HydraException, ValueError)) as expected:
-        whole(composer, words)
+        values_by_hydra(composer, words)
     with pytest.raises((HydraException, ValueError)) as actual:
         composer.values(words)
     assert str(actual.value) == str(expected.value)

@@ -26,7 +26,7 @@ OTHER = {
 }
 
 
-def asked(tmp_path, text, tokenizer="bpe", **evaluate):
+def job_config(tmp_path, text, tokenizer="bpe", **evaluate):
     data = data_config(
         "local",
         f"path={write(tmp_path / 'mine', TRAINED)}",
@@ -44,7 +44,7 @@ def resolved(cfg: JobConfig) -> dict | None:
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
 def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp_path, tokenizer):
-    cfg = asked(
+    cfg = job_config(
         tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer
     )
     trained = prepare(cfg.data, cfg.cache_dir)
@@ -68,7 +68,7 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
 
 def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     folder = write(tmp_path / "other", OTHER)
-    cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
+    cfg = job_config(tmp_path, {"name": "local", "path": str(folder)})
     trained, text = prepare(cfg.data, cfg.cache_dir), resolved(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
     with pytest.raises(RunError, match="other of evaluate.text changed during this command"):

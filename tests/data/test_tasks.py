@@ -33,7 +33,7 @@ def draw(task, length=32, count=200, seed=0, **part):
     return task.draw(np.random.default_rng(seed), length, count, **part)
 
 
-def asked(examples, row: int) -> list[int]:
+def answers_of(examples, row: int) -> list[int]:
     return [target for target in examples.targets_NT[row].tolist() if target != IGNORED]
 
 
@@ -100,7 +100,7 @@ def test_mqar_asks_each_key_once_more_and_wants_its_value(length):
     examples = draw(Mqar(64, [2, 8]), length)
     seen = set()
     for row, inputs in enumerate(examples.inputs_NT.tolist()):
-        n = len(asked(examples, row))
+        n = len(answers_of(examples, row))
         seen.add(n)
         keys, values = inputs[0 : 2 * n : 2], inputs[1 : 2 * n : 2]
         assert (
@@ -253,7 +253,7 @@ def test_copy_reverse_and_sort_ask_for_the_string_and_its_end(task, answer):
             assert (
                 inputs[0] == BOS
                 and min(string) >= SYMBOLS
-                and asked(examples, row) == [*answer(string), EOS]
+                and answers_of(examples, row) == [*answer(string), EOS]
             )
             assert (
                 inputs[n + 2 :] == [*answer(string), EOS, *[PAD] * 32][: 32 - n - 2]
@@ -292,7 +292,7 @@ def test_addition_asks_for_the_sum(reverse):
             a, b = ("".join(str(digit - SYMBOLS) for digit in part) for part in parts)
             total = str(int(a) + int(b))
             digits = [SYMBOLS + int(digit) for digit in (total[::-1] if reverse else total)]
-            assert asked(examples, row) == [*digits, EOS] and all(
+            assert answers_of(examples, row) == [*digits, EOS] and all(
                 len(part) == 1 or part[0] != "0" for part in (a, b)
             )
             sizes.append(sorted((len(a), len(b))))
@@ -303,7 +303,7 @@ def test_addition_asks_for_the_sum(reverse):
 def test_numbers_may_have_more_digits_than_python_reads():
     total = Addition(15).question_and_answer(np.full(5000, 9), np.array([1]))[1]
     assert (total - SYMBOLS).tolist() == [1, *[0] * 5000]
-    assert len(asked(draw(Addition(15), 15_004, 1, full=True), 0)) in (
+    assert len(answers_of(draw(Addition(15), 15_004, 1, full=True), 0)) in (
         5001,
         5002,
     )  # EOS behind the sum

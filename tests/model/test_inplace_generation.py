@@ -35,7 +35,7 @@ GREEDY = {"max_new_tokens": 3, "do_sample": False}
 
 
 @functools.cache
-def taken(kind: str):
+def tiny_in_place(kind: str):
     """A tiny model that is measured once for all methods."""
     return posbench.extend(tiny(kind))
 
@@ -44,7 +44,7 @@ def extended(kind: str, extension: str, scale: str = "none"):
     """A tiny model with methods in place, or None where they change nothing there."""
     fixed = {"target_len": TARGET} if extension in FIXED or kind in LEARNED else {}
     try:
-        return posbench.extend(taken(kind), extension, scale, **fixed)
+        return posbench.extend(tiny_in_place(kind), extension, scale, **fixed)
     except ConfigError as error:
         assert "changes nothing" in str(error) or "sees every pair" in str(error)
         return None

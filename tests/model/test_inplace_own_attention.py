@@ -36,7 +36,7 @@ PAIRS = [
 
 
 @functools.cache
-def taken(kind: str):
+def tiny_in_place(kind: str):
     """A tiny model that is measured once for all methods."""
     return posbench.extend(tiny_own(kind))
 
@@ -69,7 +69,7 @@ def test_logits_without_an_extension_are_those_of_transformers_and_restored_to_t
 
 @pytest.mark.parametrize("kind", SLOPED)
 def test_slopes_are_those_of_the_formula(kind):
-    for layer in layers_of(taken(kind)):
+    for layer in layers_of(tiny_in_place(kind)):
         assert isinstance(layer.encoding, Alibi)
         assert torch.allclose(layer.encoding.slope_H, torch.tensor(OWN[kind].slopes), rtol=1e-6)
 
@@ -77,7 +77,7 @@ def test_slopes_are_those_of_the_formula(kind):
 @pytest.mark.parametrize(("kind", "extension", "scale"), PAIRS)
 def test_methods_are_dense_attention_in_float64(kind, extension, scale):
     ids = text(1, BEYOND)
-    logits = posbench.extend(taken(kind), extension, scale)(ids).logits
+    logits = posbench.extend(tiny_in_place(kind), extension, scale)(ids).logits
     assert difference(logits, dense_logits(kind, ids, extension, scale)) < SAME
 
 
@@ -85,7 +85,7 @@ def test_methods_are_dense_attention_in_float64(kind, extension, scale):
 @pytest.mark.parametrize("extension", ["none", "pi", "streaming", "rerope", "lm_infinite"])
 def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension):
     fixed = {"target_len": BEYOND} if extension == "pi" else {}
-    model = posbench.extend(taken(kind), extension, **fixed)
+    model = posbench.extend(tiny_in_place(kind), extension, **fixed)
     ids, cache = text(2, BEYOND), None
     full_logits = model(ids).logits
     for start, stop in (
@@ -101,7 +101,7 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
 
 @pytest.mark.parametrize("kind", OWN)
 def test_generation_with_padding_is_that_of_whole_texts_read_anew(kind):
-    model = posbench.extend(taken(kind), "rerope", "log_n")
+    model = posbench.extend(tiny_in_place(kind), "rerope", "log_n")
     ids, mask = text(2, 80), torch.ones(2, 80, dtype=torch.long)
     mask[1, :9] = 0
     generated = model.generate(ids, attention_mask=mask, **GREEDY)
@@ -129,7 +129,7 @@ def test_the_cache_of_grouped_queries_holds_each_key_head_once():
         ("falcon of two key heads", 2),
         ("falcon of four key heads", 4),
     ):
-        cache = taken(kind)(text(1, 20), use_cache=True).past_key_values
+        cache = tiny_in_place(kind)(text(1, 20), use_cache=True).past_key_values
         assert cache.layers[0].keys.shape[1] == heads
 
 

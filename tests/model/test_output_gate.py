@@ -16,7 +16,7 @@ from posbench.position.plan import make_plan
 LENGTH, WIDTH = 21, 8
 
 
-def made(kind: str, **changed) -> Attention:
+def attention_of(kind: str, **changed) -> Attention:
     torch.manual_seed(0)
     attention = Attention(
         ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2, output_gate=kind, **changed)
@@ -38,7 +38,7 @@ def test_the_elementwise_gate_is_that_of_qwen3_next():
         rms_norm_eps=1e-5,
         attn_implementation="eager",
     )
-    theirs, ours = qwen.Qwen3NextAttention(config, 0), made("elementwise", qk_norm="rms")
+    theirs, ours = qwen.Qwen3NextAttention(config, 0), attention_of("elementwise", qk_norm="rms")
     for name in ("k_proj", "v_proj", "o_proj"):
         getattr(theirs, name).weight.copy_(getattr(ours, name).weight)
     # Theirs is one matrix: for each head the rows of its queries, then those of its gate.
@@ -62,11 +62,11 @@ def test_the_elementwise_gate_is_that_of_qwen3_next():
 @torch.no_grad()
 def test_a_gate_multiplies_each_channel_or_each_head(kind, last):
     gated, x_BTC, plan = (
-        made(kind),
+        attention_of(kind),
         torch.randn(2, LENGTH, 32),
         make_plan(Rope(small_shape(n_layer=1)), length=LENGTH).layers[0],
     )
-    plain = made("none")
+    plain = attention_of("none")
     plain.load_state_dict(
         {name: value for name, value in gated.state_dict().items() if "gate" not in name}
     )

@@ -30,7 +30,7 @@ KINDS = {
 }
 
 
-def made(kind: str = "plain") -> GPT:
+def model_of(kind: str = "plain") -> GPT:
     encoding, changed = KINDS[kind]
     node = (
         shipped_yamls("encoding")[encoding]
@@ -60,7 +60,7 @@ def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
     """To rounding where gradients take another kernel, whose scores and weights are float32 as
     well; else bit for bit.
     """
-    model, text_BT = made(kind), torch.randint(0, VOCAB, (2, 33))
+    model, text_BT = model_of(kind), torch.randint(0, VOCAB, (2, 33))
     for dtype in ("bf16", "fp32"):
         bound = 2**-6 if dtype == "bf16" else 1e-5
         same = dtype == "bf16" and kind != "gates" and bf16.has_bf16_products()
@@ -78,7 +78,7 @@ def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
 
 
 def test_the_model_stays_as_it_was():
-    model, text_BT = made("tied"), torch.randint(0, VOCAB, (1, 20))
+    model, text_BT = model_of("tied"), torch.randint(0, VOCAB, (1, 20))
     before, state = (
         logits(model, text_BT, "fp32"),
         {name: value.clone() for name, value in model.state_dict().items()},
@@ -95,7 +95,7 @@ def test_the_model_stays_as_it_was():
 
 def test_only_products_of_the_blocks_and_the_head_are_in_bf16_and_all_else_is_shared():
     for kind in KINDS:
-        model = made(kind)
+        model = model_of(kind)
         rounded_weights, weights = (
             network.state_dict(keep_vars=True) for network in (rounded(model), model)
         )
@@ -108,7 +108,7 @@ def test_only_products_of_the_blocks_and_the_head_are_in_bf16_and_all_else_is_sh
 
 
 def test_it_is_made_once_and_again_when_a_weight_changed():
-    model, text_BT = made(), torch.randint(0, VOCAB, (1, 20))
+    model, text_BT = model_of(), torch.randint(0, VOCAB, (1, 20))
     first = rounded(model)
     assert rounded(model) is first
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_it_is_made_once_and_again_when_a_weight_changed():
 
 
 def test_it_leaves_with_the_model():
-    model = made()
+    model = model_of()
     gone = weakref.ref(rounded(model))
     del model
     gc.collect()

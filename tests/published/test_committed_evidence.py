@@ -48,8 +48,8 @@ def test_evidence_holds_every_row_and_is_written_as_it_was_read(evidence_of, tmp
         assert line["evaluations"].keys() == old["evaluations"].keys()
         for eval_id, facts in line["evaluations"].items():
             # Files of older code name lengths whose rows another folder had.
-            known = old["evaluations"][eval_id]["machines"]
-            assert facts["machines"].items() <= known.items()
+            machines = old["evaluations"][eval_id]["machines"]
+            assert facts["machines"].items() <= machines.items()
 
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "disjoint", "accuracy"])

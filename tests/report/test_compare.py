@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import CONFIGS
 from script_calls import call
-from synthetic import CURVES, LENGTHS, TARGETS, asked, write_eval, write_run
+from synthetic import CURVES, LENGTHS, TARGETS, with_settings, write_eval, write_run
 from test_report_html import Page, describe
 
 from posbench.common.csv_records import to_csv
@@ -123,7 +123,7 @@ def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
         write_run(tmp_path / "other", "rope", seed=1, curves=FEW),
     )
     for path in (*our_paths, *their_paths):
-        asked(path, windows=20, targets=12)
+        with_settings(path, windows=20, targets=12)
     write_report(measured := collect_report(our_paths, "t", "x"), tmp_path / "evidence")
     (section,) = measured.sections
     write_csv(collect_report(their_paths, "t", "x").rows, tmp_path / "rows.csv")
@@ -139,7 +139,9 @@ def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
     assert (
         again.sections == [section] and "with the same numbers" in again.notes[0]
     )  # a mean takes no interval away
-    csv = stated(tmp_path, "encoding,extension,scale_attention,length,nll\nrope,pi,log_n,64,9.0\n")
+    csv = paper_csv(
+        tmp_path, "encoding,extension,scale_attention,length,nll\nrope,pi,log_n,64,9.0\n"
+    )
     (curve,) = collect_report([], "t", "x", [csv], evidence=[tmp_path / "evidence"]).sections
     assert [point.source for point in curve if point.nll == 9] == ["paper.csv"] and curve[
         :-1
@@ -153,7 +155,7 @@ def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
         for n in (2, 64, 512)
     ]
     for path, windows in zip(paths, (2, 64, 512), strict=True):
-        asked(path, windows=windows)
+        with_settings(path, windows=windows)
     write_csv(collect_report(paths, "t", "x").rows, tmp_path / "rows.csv")
     again = collect_report([], "t", "x", [tmp_path / "rows.csv"])
     shown = [curve[0].setting for curve in again.sections]
@@ -166,14 +168,14 @@ def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
     assert len(others) == 2 and beside.setting.startswith("512 windows")
 
 
-def stated(tmp_path, text, **options):
+def paper_csv(tmp_path, text, **options):
     path = tmp_path / "paper.csv"
     path.write_text(text, **options)
     return path
 
 
 def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
-    csv = stated(
+    csv = paper_csv(
         tmp_path,
         "\ufeffMethod;Length;PPL;low;high;floor;train_len\nOur net;64;20;19;21;18;64\nOur"
         " net;512;30;;;18;64\nOld net;512;nan;;;18;64\n",
@@ -214,7 +216,7 @@ def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
 
 
 def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
-    csv = stated(tmp_path, "label,length,nll\nOurs,64,3.0\nOurs,512,3.4\n")
+    csv = paper_csv(tmp_path, "label,length,nll\nOurs,64,3.0\nOurs,512,3.4\n")
     report = collect_report(write_run(tmp_path, "rope"), "t", "x", [csv])
     assert report.sections[0][-1].train_len == 64  # of the runs it is beside
     assert any(
@@ -229,7 +231,7 @@ def test_seeds_of_others_are_averaged_over_seeds(tmp_path):
         [],
         "t",
         "x",
-        [stated(tmp_path, "encoding,extension,length,nll,seed,train_len\n" + "\n".join(lines))],
+        [paper_csv(tmp_path, "encoding,extension,length,nll,seed,train_len\n" + "\n".join(lines))],
     ).sections[0]
     assert (point.encoding, point.extension, point.n_seeds, point.nll) == (
         "rope",
@@ -241,7 +243,7 @@ def test_seeds_of_others_are_averaged_over_seeds(tmp_path):
 
 
 def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
-    csv = stated(
+    csv = paper_csv(
         tmp_path,
         "method,length,nll,train_len,tokenizer\na,64,3,64,bpe-1024\nb,64,3,64,bytes\nc,64,3,128,\n",
     )
@@ -289,7 +291,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
 )
 def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, message):
     with pytest.raises(ConfigError) as refused:
-        collect_report([], "t", "x", [stated(tmp_path, text)])
+        collect_report([], "t", "x", [paper_csv(tmp_path, text)])
     assert (
         message in str(refused.value)
         and "\n" not in str(refused.value)
@@ -314,7 +316,7 @@ def test_files_of_one_name_are_told_apart(tmp_path):
 
 def test_the_script_takes_csvs_beside_runs(tmp_path, capfd):
     describe(write_run(tmp_path / "runs", "rope", curves={CELL: CURVES[CELL]})[0].parents[2])
-    stated(tmp_path, "method,length,nll\nOurs,64,3.0\n")
+    paper_csv(tmp_path, "method,length,nll\nOurs,64,3.0\n")
     (tmp_path / "only").mkdir()
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "only")
     done = call(capfd, tmp_path, "report", "runs=[runs,paper.*]", "report_dir=out")

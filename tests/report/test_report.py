@@ -12,8 +12,8 @@ from synthetic import (
     LENGTHS,
     TARGETS,
     Built,
-    asked,
     derived,
+    with_settings,
     write_eval,
     write_run,
 )
@@ -412,7 +412,7 @@ def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
-    few = [asked(path, windows=2) for path in trained(tmp_path / "few", 0.2)]
+    few = [with_settings(path, windows=2) for path in trained(tmp_path / "few", 0.2)]
     many = write_eval(
         tmp_path / "many",
         "rope",
@@ -423,12 +423,12 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
         protocol="yarn_script",
         eval_id="x",
     )
-    report = collect_report([*few, asked(many, stride=16)], "t", COMMAND)
+    report = collect_report([*few, with_settings(many, stride=16)], "t", COMMAND)
     assert [part.lines[-1].split("; ")[-1] for part in report.parts] == [
         "gate: ok",
         "gate: unknown",
     ]
-    report = collect_report([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
+    report = collect_report([*few, with_settings(many, windows=2, stride=16)], "t", COMMAND)
     assert (
         "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200"
         in report.parts[1].lines[-1]
@@ -512,7 +512,7 @@ def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
                 (64, length),
                 args=args,
             )
-            paths.append(asked(path, max_length=length))
+            paths.append(with_settings(path, max_length=length))
         return collect_report(paths, "t", COMMAND)
 
     (curve,) = upto(96).sections

@@ -240,7 +240,7 @@ def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_
         assert not any(rules(axes) for axes in trainings.steps_figure(selected, "Fine-tuned").axes)
 
 
-def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
+def tuned_scores(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
     """Children whose accuracy rises with the steps, in a task and a share of it."""
     shared = PLACE | {
         "protocol": "accuracy",
@@ -277,7 +277,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         [
             score
             for extension in ("none", "yarn (trained in)")
-            for score in asked(extension, tasks=("copy", "copy last"))
+            for score in tuned_scores(extension, tasks=("copy", "copy last"))
         ]
     )
     full_figure = trainings.accuracy_steps_figure(scores, "Fine-tuned")
@@ -341,8 +341,8 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
     for records in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
         assert trainings.steps_figure(labelled(records), "t") is None
     for records in (
-        asked("none", numbers=(30,)),
-        [replace(score, encoding="rope") for score in asked("none")],
+        tuned_scores("none", numbers=(30,)),
+        [replace(score, encoding="rope") for score in tuned_scores("none")],
     ):
         assert trainings.accuracy_steps_figure(labelled(records), "t") is None
 

@@ -4,7 +4,7 @@ that are read when they are needed.
 
 import numpy as np
 import pytest
-from synthetic import ASKED, LENGTHS, TARGETS, asked, write_eval
+from synthetic import ASKED, LENGTHS, TARGETS, with_settings, write_eval
 
 from posbench.common.errors import RunError
 from posbench.results.evaluation import load_evaluation
@@ -13,7 +13,7 @@ from posbench.runs.setting import Setting
 
 def stored(folder, **evaluate):
     """An evaluation whose json holds this configuration."""
-    return asked(
+    return with_settings(
         write_eval(folder, "rope", "none", "none", np.full((4, TARGETS), 3.0), LENGTHS), **evaluate
     )
 

@@ -80,7 +80,7 @@ class World:
             self.root, encoding, extension, scale, losses, lengths, seed, args, **changed
         )
 
-    def found(self, **primary):
+    def finding(self, **primary):
         """Finding of a claim with one primary, by default on plain RoPE at four times the training
         length.
         """

@@ -155,7 +155,7 @@ def mine(world: World, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def own(name: str, text: str) -> Callable[[World], None]:
+def users_file(name: str, text: str) -> Callable[[World], None]:
     """Put a file into the user's own folder."""
     return lambda world: mine(world, name, text)
 

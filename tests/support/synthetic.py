@@ -109,7 +109,7 @@ ASKED = {
 }
 
 
-def asked(path, copy="", **evaluate):
+def with_settings(path, copy="", **evaluate):
     """State these settings in an evaluation's file, or in a copy of that name with an eval_id of
     its own; returns the path.
     """

@@ -84,7 +84,7 @@ class WandbServer(ThreadingHTTPServer):
                 }
             }
         if "query RunResumeStatus" in text:
-            return {"model": {**OWNER, "bucket": self.known(values["name"])}}
+            return {"model": {**OWNER, "bucket": self.resumable(values["name"])}}
         if "mutation CreateArtifact " in text:
             self.run(values["input"]["runName"])["artifacts"].append(
                 values["input"]["artifactCollectionName"]
@@ -116,7 +116,7 @@ class WandbServer(ThreadingHTTPServer):
             }
         return {"serverInfo": {"features": [], "cliVersionInfo": {"max_cli_version": "9.9.9"}}}
 
-    def known(self, name: str) -> dict | None:
+    def resumable(self, name: str) -> dict | None:
         """What a client that resumes a run is told of it."""
         if name not in self.runs:
             return None

@@ -63,7 +63,7 @@ def undisturbed(tmp_path_factory, small_world) -> dict[str, object]:
     return {}
 
 
-def whole(
+def undisturbed_results(
     capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, object]
 ) -> dict[str, object]:
     """The results of both seeds when nothing goes wrong, made once."""
@@ -123,7 +123,7 @@ def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
     ],
 )
 def test_a_full_disk_costs_nothing_but_the_attempt(world, capfd, monkeypatch, undisturbed, name):
-    expected = whole(capfd, world, undisturbed)
+    expected = undisturbed_results(capfd, world, undisturbed)
     shutil.rmtree(world.root / "runs"), shutil.rmtree(world.root / "cache")
     stem, _, suffix = name.replace("*", "").rpartition(".")
     real, met = os.fsync, []
@@ -175,7 +175,7 @@ class Jumps:
 
 
 def test_a_clock_that_jumps_disturbs_nothing(world, capfd, monkeypatch, undisturbed):
-    expected = whole(capfd, world, undisturbed)
+    expected = undisturbed_results(capfd, world, undisturbed)
     with monkeypatch.context() as patch:
         for name in ("time", "time_ns"):
             patch.setattr(time, name, Jumps(getattr(time, name)))
@@ -228,7 +228,7 @@ def test_a_run_of_before_later_keys_is_found_and_evaluated(world, capfd):
 
 
 def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
-    expected = whole(capfd, world, undisturbed)
+    expected = undisturbed_results(capfd, world, undisturbed)
     path = world.run(1) / "state.pt"
     state = torch.load(io.BytesIO(path.read_bytes()[HEADER_BYTES:]), weights_only=True)
     state["extra"] = {

@@ -14,7 +14,7 @@ from spoils import (
     mine,
     other_state,
     overrides,
-    own,
+    users_file,
     yaml_line,
 )
 
@@ -110,18 +110,19 @@ SURROUNDINGS = [
     Kind("a folder where a run's lock should be", ("seed=1",), ".lock cannot be written", 1,
         lambda w: folder_instead(w.run(1) / ".lock")),
     Kind("a yaml in --config-dir that does not parse", (*OWN, "encoding=broken"), "broken",
-         spoil=own("encoding/broken.yaml", "a: [1, 2\n")),
+         spoil=users_file("encoding/broken.yaml", "a: [1, 2\n")),
     Kind("a yaml in --config-dir with keys nobody takes", (*OWN, "encoding=broken"), "volume",
-         spoil=own("encoding/broken.yaml", "_target_: posbench.encodings.rope.Rope\nvolume: 11\n")),
+         spoil=users_file("encoding/broken.yaml",
+                          "_target_: posbench.encodings.rope.Rope\nvolume: 11\n")),
     Kind("a class in --config-dir that does not import", (*OWN, "encoding=broken"), "mistake",
          spoil=lambda w: (mine(w, "encoding/broken.yaml", "_target_: mistake.X\n"),
              mine(w, "mistake.py", "def (:\n"))),
     Kind("an experiment whose grid does not compose", (*OWN, "experiment=broken"), "ropee",
-         spoil=own("experiment/broken.yaml",
+         spoil=users_file("experiment/broken.yaml",
              "name: broken\nbase: {}\ngrid: [{encoding: [rope, ropee]}]\n")),
     Kind("a word that a cell of an experiment does not fit",
         (*OWN, "experiment=broken", "extension=none"), "it is of extension=ntk",
-         spoil=own("experiment/broken.yaml",
+         spoil=users_file("experiment/broken.yaml",
              "name: broken\nbase: {}\ngrid: [{extension: ntk, extension.multiplier: 2}]\n")),
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
-from synthetic import DOCUMENTS, TARGETS, asked, write_eval
+from synthetic import DOCUMENTS, TARGETS, with_settings, write_eval
 
 from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
@@ -37,7 +37,7 @@ def ladder(world):
 
 
 def test_a_rise_in_bits_per_byte(ladder):
-    finding = ladder.found(confirm="above 0.2", refute="below 0.1")
+    finding = ladder.finding(confirm="above 0.2", refute="below 0.1")
     assert (
         finding.effect == pytest.approx(1.2 / NATS, abs=0.03)
         and finding.lower < 1.2 / NATS < finding.upper
@@ -94,14 +94,14 @@ def test_verdicts_both_ways_and_undecided(ladder):
             "undecided",
         ),  # not different from 0, and not shown to be 0
     ):
-        assert ladder.found(of=of, at=at, confirm=confirm, refute=refute).verdict == verdict, (
+        assert ladder.finding(of=of, at=at, confirm=confirm, refute=refute).verdict == verdict, (
             confirm
         )
 
 
 def test_contrasts_weights_and_interactions(ladder):
     def effect(**endpoint):
-        return ladder.found(**{"at": 8, **endpoint}).effect * NATS
+        return ladder.finding(**{"at": 8, **endpoint}).effect * NATS
 
     pi, rerope = {**ROPE, "extension": "pi"}, {**ROPE, "extension": "rerope"}
     assert effect(of=pi, minus=ROPE) == pytest.approx(0.5 - 1.6, abs=0.06)
@@ -126,14 +126,14 @@ def test_usable_length(ladder):
         "refute": "outside 1.1 1.6",
     }
     # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2).
-    finding = ladder.found(**primary)
+    finding = ladder.finding(**primary)
     assert (finding.effect, finding.lower, finding.upper, finding.verdict) == (
         1.5,
         1.5,
         1.5,
         "confirmed",
     )
-    flat = ladder.found(
+    flat = ladder.finding(
         **{**primary, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
     )
     assert flat.lower == math.inf and "beyond" in ledger_markdown([flat])
@@ -143,7 +143,7 @@ def test_margins_as_shares_of_g(ladder):
     """rerope gains 0.05 nat, G is 0.1: more than a quarter of G, less than four fifths."""
     of = {**ROPE, "extension": "rerope"}
     few, most = (
-        ladder.found(of=of, confirm=f"below -{share} G", refute=f"above -{share} G")
+        ladder.finding(of=of, confirm=f"below -{share} G", refute=f"above -{share} G")
         for share in (0.2, 0.8)
     )
     assert (few.verdict, most.verdict) == ("confirmed", "refuted") and few.effect == pytest.approx(
@@ -304,7 +304,7 @@ def test_a_model_that_does_not_use_its_window_is_gated(world):
     for seed in range(3):
         world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
         world.evaluate("rope", seed, "none", 2.0)
-    finding = world.found(confirm="above 0.2", refute="below 0.1")
+    finding = world.finding(confirm="above 0.2", refute="below 0.1")
     assert (
         finding.verdict == "gated"
         and finding.p is None
@@ -318,7 +318,7 @@ def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
         world.train("rope", seed)
         world.evaluate("rope", seed, "none", 1.0)
     world.evaluate("rope", 4, "pi", 0.3)
-    finding = world.found(
+    finding = world.finding(
         of={**ROPE, "extension": "pi"}, minus=ROPE, at=2, confirm="below 0", refute="above 0"
     )
     assert (finding.seeds, finding.over, finding.verdict) == (
@@ -331,7 +331,7 @@ def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
 
 def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
     def note(**endpoint):
-        finding = ladder.found(**{"at": 8, **endpoint})
+        finding = ladder.finding(**{"at": 8, **endpoint})
         assert (finding.verdict, finding.p, finding.effect) == ("not measured", None, None)
         return finding.note
 
@@ -386,13 +386,13 @@ def test_other_documents_than_those_of_the_test_split_decide_nothing(world):
     world.train("rope", 0)
     world.evaluate("rope", 0, "none", 0.5)
     for path in list(world.root.glob("*/evals/*/*.json")):
-        asked(path, "other", documents="*/other/*"), asked(path)
-    finding = world.found()
+        with_settings(path, "other", documents="*/other/*"), with_settings(path)
+    finding = world.finding()
     assert finding.verdict == "confirmed" and "other" not in finding.evaluations
     for path in world.root.glob("*/evals/*/*+*"):
         if not path.name.startswith("other-"):
             path.unlink()
-    assert world.found().note == "no evaluation of rope: make it"
+    assert world.finding().note == "no evaluation of rope: make it"
 
 
 def test_other_targets_are_never_paired(ladder):
@@ -400,7 +400,7 @@ def test_other_targets_are_never_paired(ladder):
     stored = dict(np.load(path))
     np.savez(path, **{**stored, "offset": stored["offset"] + 1})
     for measure in ("loss", "rise"):
-        finding = ladder.found(measure=measure, of={**ROPE, "extension": "pi"}, minus=ROPE, at=2)
+        finding = ladder.finding(measure=measure, of={**ROPE, "extension": "pi"}, minus=ROPE, at=2)
         assert finding.verdict == "not measured" and "scored different targets" in finding.note
 
 
@@ -427,7 +427,7 @@ def test_configurations_tell_trainings_apart(world):
         )
 
     def effect(**config):
-        return world.found(of={**ROPE, **({"config": config} if config else {})}).effect * NATS
+        return world.finding(of={**ROPE, **({"config": config} if config else {})}).effect * NATS
 
     assert effect() == pytest.approx(0.5, abs=0.1)
     assert effect(**{"model.qk_norm": "rms"}) == pytest.approx(1.0, abs=0.1)
@@ -461,7 +461,7 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
 
     def finding_of(**cell):
         edges, pi = {"confirm": "below -0.2", "refute": "above -0.2"}, {**ROPE, "extension": "pi"}
-        return world.found(
+        return world.finding(
             measure="loss", of={**pi, **cell}, minus={**pi, "at": 4}, at=None, **edges
         )
 
@@ -492,28 +492,28 @@ def test_a_training_of_an_unreadable_configuration_fits_no_cell_and_a_missing_ke
         path = world.evaluate("rope", seed, "none", shift)
     (path.parents[2] / "config.yaml").write_text("model: [")
     assert (
-        world.found().seeds
-        == world.found(of={**ROPE, "config": {"model.qkv_bias": False}}).seeds
+        world.finding().seeds
+        == world.finding(of={**ROPE, "config": {"model.qkv_bias": False}}).seeds
         == "0"
     )
     for config in ({"model.qkv_bias": True}, {"train.steps": 1000}):
-        assert world.found(of={**ROPE, "config": config}).verdict == "not measured"
+        assert world.finding(of={**ROPE, "config": config}).verdict == "not measured"
 
 
 def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
     world.train("rope", 0, gain=0.1)
     world.evaluate("rope", 0, "none", 0.5)
     for path in world.root.glob("*/evals/*/*.json"):
-        asked(path, targets=60)
+        with_settings(path, targets=60)
     few = World(tmp_path / "few")
     few.train("rope", 0, gain=-0.5)
     for path in few.root.glob(
         "*/evals/*/*.json"
     ):  # the same training, by a few windows: first in the order of names
-        path = asked(path, "2", windows=2, targets=60)
+        path = with_settings(path, "2", windows=2, targets=60)
         for file in (path, path.with_suffix(".npz")):
             file.rename(next(world.root.glob("*/evals/*")) / f"a-{file.name}")
-    finding = world.found(confirm="above 0.1", refute="below 0.1")
+    finding = world.finding(confirm="above 0.1", refute="below 0.1")
     assert (finding.verdict, finding.gain_lower > 0) == ("confirmed", True)
 
 
@@ -521,11 +521,12 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
     world.train("rope", 0, at=(96,))
     world.evaluate("rope", 0, "none", 0.5, lengths=(64, 96))
     assert (
-        "lacks a length of at least 128 tokens" in world.found(at=1.5).note
+        "lacks a length of at least 128 tokens" in world.finding(at=1.5).note
     )  # nothing says how many tokens of a window are scored
     for path in world.root.glob("*/evals/*/*.json"):
-        asked(path, max_length=96)  # 64 + 8 - 1 tokens give each of the 8 targets its full window
-    finding = world.found(at=1.5)
+        # 64 + 8 - 1 tokens give each of the 8 targets its full window.
+        with_settings(path, max_length=96)
+    finding = world.finding(at=1.5)
     assert finding.verdict == "confirmed" and finding.effect * NATS == pytest.approx(0.5, abs=0.05)
     assert finding.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
 
@@ -535,7 +536,7 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     are.
     """
     cell = {"of": {**ROPE, "extension": "rerope"}, "at": 4}
-    finding = ladder.found(**cell, confirm="below 0", refute="above 0")
+    finding = ladder.finding(**cell, confirm="below 0", refute="above 0")
     edge = f"{finding.effect + 0.6 * (finding.upper - finding.lower):.5f}"
     close_claim = claim(
         tmp_path, primary={**cell, "confirm": f"below {edge}", "refute": f"above {edge}"}
@@ -591,7 +592,7 @@ def test_disjoint_windows_of_other_targets_are_compared_by_document(world):
     early = {"encoding": "alibi", "protocol": "disjoint"}
     against = {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}}
     edges = {"confirm": "below -0.0066", "refute": "above -0.0066"}
-    finding = world.found(
+    finding = world.finding(
         measure="loss", of={**early, "at": 16}, minus={**early, "at": 1}, against=against, **edges
     )
     assert finding.effect * NATS == pytest.approx(-0.2, abs=0.06) and finding.verdict == "confirmed"
@@ -730,7 +731,7 @@ def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp
         world.evaluate("rope", seed, "none", 1.0)
     for path in list(world.root.glob("*/evals/*/*.json")):
         for windows in (4, 512):
-            asked(path, str(windows), windows=windows)
+            with_settings(path, str(windows), windows=windows)
         path.unlink()
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
     later = second(tmp_path, **edge)
