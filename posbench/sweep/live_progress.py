@@ -75,7 +75,7 @@ class Live(Progress):
             if stays:
                 self._print(line)
             self.drawing = "" if stays else line
-            if self.terminal and (stays or self._due(now)):
+            if self.terminal and (stays or self._is_due(now)):
                 self._show(now)
         return text if stays else None
 

@@ -232,6 +232,19 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
     assert len(lines) == 9 and lines[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
 
 
+def test_on_a_terminal_a_sweep_draws_the_progress_of_a_job_behind_its_own(
+    clock, capsys, monkeypatch
+):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    shown = live.Live(total=2, done=0, parallel=1)
+    shown.start("rope")
+    for step in (1, 2):  # the first comes too soon after the start to be drawn
+        clock.now += 0.15
+        assert shown.feed(progress(f"train {step}/9 steps"), "rope") is None
+    drawn = capsys.readouterr().err
+    assert "train 1/9 steps" not in drawn and "running 1  failed 0  train 2/9 steps" in drawn
+
+
 def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what_they_say(clock):
     shown = live.Live(total=5, done=0, parallel=2)
     shown.start("a")
