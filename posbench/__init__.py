@@ -52,6 +52,7 @@ def rows(paths) -> "pandas.DataFrame":
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError
     when every file is damaged. Columns, a missing number being NaN or <NA>:
     """
+    # The list of columns is added to this docstring below.
     from posbench.report.frame import read_rows
 
     return read_rows(paths)

@@ -123,11 +123,12 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     """Jobs of the words in `flags`: one, or with -m one for each combination of their values."""
     sweep = flags.multirun
     words = flags.overrides
-    # This composition, of what all jobs share, has none of the values that a sweep takes.
-    later = words_of_swept_groups(words) if sweep else []
-    first = [word for word in words if word not in later]
+    # This composition is of what all jobs share. The keys of a swept group may lack in some of its
+    # choices, so their words are composed for each job, below.
+    words_of_choices = words_of_swept_groups(words) if sweep else []
+    shared_words = [word for word in words if word not in words_of_choices]
     mode = RunMode.MULTIRUN if sweep else RunMode.RUN
-    raw = hydra_loader(flags.config_dir).load_configuration(config_name, first, mode)
+    raw = hydra_loader(flags.config_dir).load_configuration(config_name, shared_words, mode)
     HydraConfig.instance().set_config(raw)  # for ${hydra:...} in a yaml
     launcher = OmegaConf.to_container(raw.hydra.launcher, resolve=True)
     sweeper = OmegaConf.to_container(raw.hydra.sweeper, resolve=True)
@@ -143,14 +144,16 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     composer = Composer(config_name, hydras_words)
     if not sweep:
         return Composed([ComposedJob(unresolved_values(raw), job_words)], composer, launcher, sweep)
-    axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
-    groups = {word.lstrip("+~").partition(".")[0] for word in later}
+    words_of_yaml = [  # hydra.sweeper.params: what a yaml sweeps
+        f"{key}={value}" for key, value in (sweeper["params"] or {}).items()
+    ]
+    groups = {word.lstrip("+~").partition(".")[0] for word in words_of_choices}
     jobs = []
-    for choices in words_of_jobs([*axes, *job_words]):
-        with _errors_as_one_sentence(
-            " ".join(word for word in choices if word.partition("=")[0] in groups)
-        ):
-            jobs.append(ComposedJob(composer.values(choices), choices))
+    for words_of_job in words_of_jobs([*words_of_yaml, *job_words]):
+        # Quoted by an error, which is of a key that this choice lacks.
+        choices = " ".join(word for word in words_of_job if word.partition("=")[0] in groups)
+        with _errors_as_one_sentence(choices):
+            jobs.append(ComposedJob(composer.values(words_of_job), words_of_job))
     return Composed(jobs, composer, launcher, sweep)
 
 
@@ -291,7 +294,9 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
         )
     if key == "out" and command.folder_key == "report_dir":
         return f"report_dir={value}"
-    is_list = key.lstrip("+") in LIST_KEYS and "," in value and not re.search(r"[][(){}]", value)
+    # With brackets it is a list, a dict or a function of Hydra's already.
+    has_commas_alone = "," in value and not re.search(r"[][(){}]", value)
+    is_list = key.lstrip("+") in LIST_KEYS and has_commas_alone  # +key= adds a key
     return f"{key}=[{value}]" if is_list and not sweep else word
 
 

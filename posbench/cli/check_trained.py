@@ -50,13 +50,14 @@ def _check_run(raw: dict, keys: set[str]) -> None:
     try:
         trained = _training_settings(Run(raw["run"]).read_config())
         requested = _training_settings(raw)
-    except (RunError, ConfigError, KeyError):  # KeyError: cut short
-        return
+    # KeyError: the file lacks a part.
+    except (RunError, ConfigError, KeyError):
+        return  # the command itself reports a configuration that it cannot read
     differing = [
         key
         for key in sorted(keys)
         if key.split(".")[0] in TRAINING_PARTS
-        and _shared_value(trained, key) != _shared_value(requested, key)
+        and _compared_value(trained, key) != _compared_value(requested, key)
     ]
     if differing:
         raise ConfigError(
@@ -67,9 +68,11 @@ def _check_run(raw: dict, keys: set[str]) -> None:
 
 
 def _check_engine(raw: dict, keys: set[str], typed_keys: set[str]) -> None:
-    """Raise ConfigError for a key that an engine cannot follow, such as a number format."""
+    """Raise ConfigError for a key that an engine cannot follow, such as a number format.
+
+    `keys`: all that are set, also by an experiment; `typed_keys`: those of the words alone."""
     engine = f"model={method_name(raw['model']['engine'])}"
-    _check_untrained(raw, keys, engine, ("train",))
+    _check_untrained(raw, keys, engine, refused_groups=("train",))
     dtype = raw["evaluate"].get("dtype")
     if dtype and "evaluate.dtype" in typed_keys:
         raise ConfigError(
@@ -83,7 +86,7 @@ def _check_checkpoint(raw: dict, keys: set[str]) -> None:
     from posbench.pretrained.checkpoint import find_checkpoint
 
     checkpoint = f"model.path={printable(str(raw['model']['path']))}"
-    _check_untrained(raw, keys, checkpoint, ("model", "train"))
+    _check_untrained(raw, keys, checkpoint, refused_groups=("model", "train"))
     tokenizer = raw["data"]["tokenizer"]
     # Only bytes, char and bpe are refused: a tokenizer's file may be the checkpoint's own.
     if "data.tokenizer" not in keys or tokenizer not in WITHOUT_FILE:
@@ -95,7 +98,9 @@ def _check_checkpoint(raw: dict, keys: set[str]) -> None:
         )
 
 
-def _check_untrained(raw: dict, keys: set[str], weights: str, groups: tuple[str, ...]) -> None:
+def _check_untrained(
+    raw: dict, keys: set[str], weights: str, refused_groups: tuple[str, ...]
+) -> None:
     """Raise ConfigError for a key of these groups, or another seed, beside weights such as
     model=server.
     """
@@ -103,7 +108,7 @@ def _check_untrained(raw: dict, keys: set[str], weights: str, groups: tuple[str,
         key
         for key in keys - CHECKPOINT_KEYS
         # another block of an experiment's grid may choose a model with other keys
-        if key.split(".")[0] in groups and _dotted_value(raw, key) != ABSENT_WORD
+        if key.split(".")[0] in refused_groups and _dotted_value(raw, key) != ABSENT_WORD
     ]
     if raw["seed"] and "seed" in keys:  # 0, the default, changes nothing
         idle.append("seed")
@@ -123,9 +128,9 @@ def _training_settings(raw: dict) -> dict:
     return canonical(parts)
 
 
-def _shared_value(settings: dict, key: str) -> object:
-    """Value of a dotted key that two trainings share; of a text all but its name, which changes
-    nothing."""
+def _compared_value(settings: dict, key: str) -> object:
+    """Value of a dotted key by which two trainings are compared; of a text all but its name, which
+    changes nothing."""
     value = _dotted_value(settings, key)
     if key == "data" and isinstance(value, dict):
         return {name: item for name, item in value.items() if name != "name"}

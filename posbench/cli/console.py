@@ -45,15 +45,19 @@ def _run(name: str, words: list[str]) -> None:
 
 
 def _complete(names: list[str]) -> None:
-    """Answer a shell: its function with -sc install=bash, names, or the words behind a name."""
+    """Print what a shell asks for.
+
+    That is the names of commands for the first word, the words that a command takes behind its
+    name, or with -sc install=bash the function that the shell is to run."""
     # A shell sets COMP_LINE to what is typed so far, but not for -sc install=bash, to which any
-    # command has the same answer.
+    # command with a yaml has the same answer.
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*names)
         return
     command = find_command(typed[0])
     if command and command.yaml:
+        # Hydra takes the first word for the program, so the command's name is left out.
         os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
         run_command(command.name)  # Hydra answers it
 

@@ -133,11 +133,13 @@ def _explain_key(word: str, entries: list[KeyDescription]) -> str:
 
 
 def _is_default(entry: KeyDescription, entries: list[KeyDescription]) -> bool:
-    """True if a command that chooses nothing has this default."""
+    """True if a command that chooses nothing has this default, of those that choices give a key."""
     group = entry.key.partition(".")[0]
     run_yaml = (CONFIGS_FOLDER / "run.yaml").read_text(encoding="utf-8")
     choices = dict(DEFAULT_CHOICE.findall(run_yaml))  # {group: its choice}
-    chosen = f"{group}={choices[group]}" if group in choices else None
+    if group not in choices:
+        return False  # no choice gives such a key another default
+    chosen = f"{group}={choices[group]}"
     if entry.choice is None:  # of all choices, unless the chosen one has another default
         return not any(other.key == entry.key and other.choice == chosen for other in entries)
     return entry.choice == chosen
@@ -233,7 +235,8 @@ def _beginning_of_yaml(file: Path, folders: Sequence[Path]) -> str:
     if target is None:
         return ""
     module = Path(*target[1].split(".")).with_suffix(".py")
-    for folder in (PACKAGE_FOLDER.parent, *folders[1:]):  # a user's classes lie beside the yamls
+    _, *users_folders = folders  # the first is posbench's own, whose classes are in the package
+    for folder in (PACKAGE_FOLDER.parent, *users_folders):  # a user's lie beside the yamls
         if (folder / module).is_file():
             return docstring_line(folder / module)
     return ""

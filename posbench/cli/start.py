@@ -12,4 +12,6 @@ def run_command(name: str) -> None:
 
         run_with_hydra(command)
     else:
-        run_main(lambda words: command.function()(words))
+        load_function = command.function  # imports the command's module
+        # Loaded within run_main, so that an error of the import is one sentence, too.
+        run_main(lambda words: load_function()(words))

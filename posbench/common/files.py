@@ -38,8 +38,10 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"No space left to write {path}: free some disk and run the same command again; no"
                 " file is incomplete."
             ) from error
+        # None: no error of the system; below 0: of a network's names, as ConnectionError is of its
+        # lines. None of these is of the disk.
         if number is None or number < 0 or isinstance(error, ConnectionError):
-            raise  # of a network, not of a disk
+            raise
         raise RunError(
             f"{path} cannot be written ({_reason_not_written(error, path)}): fix this, or choose"
             " another folder."
@@ -86,6 +88,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 def _delete_leftovers(path: Path) -> None:
     """Delete the temporary files of `path` that a killed process left."""
+    # named by write_atomic, with eight random signs
     leftovers = f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"
     for leftover in path.parent.glob(leftovers):
         with contextlib.suppress(OSError, RunError), opened(leftover) as file:
@@ -276,9 +279,9 @@ def read_json(path: Path | str, limit: int = MOST_FILE_BYTES) -> dict:
             f"{path} cannot be read ({error.strerror}): restore it, or delete it and run the same"
             " command again."
         ) from error
+    except RunError:  # of read_bytes, such as a file too large; it is a ValueError, too
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, RunError):
-            raise
         raise RunError(
             f"{path} is damaged ({error}): delete it and run the same command again."
         ) from error

@@ -59,11 +59,14 @@ def outcome_of(error: BaseException) -> Ending:
 
 
 def unforeseen_reason(lines: Iterable[str]) -> str:
-    """Sentence of an error that nobody foresaw, by the end of its traceback; "" if there is none.
+    """Sentence of an error that nobody foresaw; "" if there is none.
+
+    `lines`: its traceback below the heading, or the end of that.
 
     >>> unforeseen_reason(["  File 'a.py'", "MemoryError: 3 GiB", "more"])
     'out of memory: MemoryError: 3 GiB'
     """
+    # Lines of frames are indented. The first other line is the error, later ones are its notes.
     raised = [line for line in lines if line.strip() and not line.startswith(" ")]
     if not raised:
         return ""

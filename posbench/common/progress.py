@@ -31,8 +31,8 @@ class Progress(AbstractContextManager):
     with Progress(1000, "train", "steps") as progress:
         progress.update(1, loss=3.2)
 
-    Where units differ in their work, `work` is that of all of them, and `update` tells that of
-    each."""
+    `work` is the effort of all units together, in any measure, where units differ in it: `update`
+    has that of each. With None every unit is as much, 1."""
 
     def __init__(self, total: int, label: str, unit: str, work: float | None = None) -> None:
         self.total = total
@@ -48,12 +48,12 @@ class Progress(AbstractContextManager):
         self.updated_at = self.began
         self.piece_began = self.began
         self.piece_work = 0.0  # work done of the current piece
-        # (seconds per work, work) of each
+        # (seconds per unit of work, work) of each
         self.recent_pieces: deque[tuple[float, float]] = deque(maxlen=RECENT_PIECES)
         # Time of the last line; a terminal shows the first one at once.
         self.shown_at = 0.0 if self.terminal else self.began
         self.shown_done = 0
-        self.figures: dict[str, object] = {}
+        self.figures: dict[str, object] = {}  # {name: value}, shown behind the count
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         self.close(finished=kind is None)
@@ -90,9 +90,9 @@ class Progress(AbstractContextManager):
         """Estimated seconds to go, None before the first update.
 
         The median of recent updates is used, so that one validation or one slow step does not
-        change it. Each counts by its work, also what is done of a piece that has not ended: one
-        long text may take longer than its work says by many short ones before it."""
-        pieces = list(self.recent_pieces)
+        change it. Each counts by its work. The piece in progress counts, too, since one long text
+        may be slower for its work than the many short ones before it."""
+        pieces = list(self.recent_pieces)  # (seconds per unit of work, weight)
         if self.piece_work:
             pieces.append(((self.updated_at - self.piece_began) / self.piece_work, self.piece_work))
         if not pieces:
@@ -115,6 +115,8 @@ class Progress(AbstractContextManager):
         return enough and now - self.shown_at >= PLAIN_SECONDS and self.done < self.total
 
     def _show(self, now: float, last: bool = False) -> None:
+        """Show the progress: as JSON for a parent that draws it, over the last line of a terminal,
+        or as a line of its own."""
         self.shown_at = now
         self.shown_done = self.done
         text = self._text(now, last)
@@ -123,11 +125,11 @@ class Progress(AbstractContextManager):
             message = {
                 "progress": text,
                 "left": seconds_left,
-                "stays": last or not self.terminal,
+                "stays": last or not self.terminal,  # the next one does not overwrite it
             }
             print(f"\r{json.dumps(message)}", file=sys.stderr, flush=True)
         elif self.terminal:
-            width = shutil.get_terminal_size().columns - 1
+            width = shutil.get_terminal_size().columns - 1  # a full line would wrap
             print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)

@@ -61,7 +61,10 @@ def masked_all(value: object) -> object:
 
 
 def _pieces(key: str) -> set[str]:
-    """Parts of PIECE_LETTERS of a key, as it is and without escapes; a shorter key whole."""
+    """All runs of PIECE_LETTERS letters of a key, which texts without escapes are searched for.
+
+    Of a shorter key that is the key itself."""
+    # A key that has %41 itself is A in a text that quotes it, and %41 in one that escapes its %.
     without_escapes = "".join(letter.letter for letter in _unescaped_letters(key))
     pieces = set()
     for letters in (key.replace("\\", ""), without_escapes):
@@ -105,11 +108,14 @@ def _unescaped_letters(text: str) -> Iterator[Letter]:
     """
     for match in LETTER_OR_ESCAPE.finditer(text):
         code = match["json"] or match["python"] or match["url"] or match["hex"]
-        # Backslashes alone have no group, and are left out below.
-        letter = match["plain"] or LETTER_OF_HTML_NAME.get(match["name"], "\\")
         if code:
             letter = chr(int(code, 16))
         elif match["decimal"]:
             letter = chr(int(match["decimal"]))
-        if letter != "\\":
+        elif match["name"]:
+            letter = LETTER_OF_HTML_NAME[match["name"]]
+        else:
+            letter = match["plain"]  # None for backslashes at the end of the text
+        # A backslash that was escaped is left out as well: it may escape in turn.
+        if letter not in (None, "\\"):
             yield Letter(letter, match.start(), match.end())

@@ -51,7 +51,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for number in self.numbers:
-                self.previous_handlers[number] = signal.signal(number, self._note)
+                self.previous_handlers[number] = signal.signal(number, self.note)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
@@ -67,7 +67,8 @@ class Signals:
         if self.received is not None:
             raise Stopped(self.received, message)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Keep the first signal and its time; a handler of Python's, which gives it the frame."""
         if self.received is None:
             self.received = number
             self.first_signal_at = time.monotonic()
@@ -105,14 +106,16 @@ def end_at_second() -> None:
     signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
 
     def watch() -> None:
+        """Kill this process group at a stop that comes after another one."""
         stops = Signals(())  # handles none, but counts what is noted here
-        while numbers := receiver.recv(64):  # a byte for each signal
+        while numbers := receiver.recv(64):  # a byte for each signal; up to 64 at once
             for number in numbers:
                 if number not in (signal.SIGINT, signal.SIGTERM):
                     continue
+                # asked before this stop is noted
                 if stops.is_second_stop():
                     kill_group(os.getpid())
-                stops._note(number, frame=None)
+                stops.note(number, frame=None)
 
     threading.Thread(target=watch, daemon=True, name="second stop").start()
 

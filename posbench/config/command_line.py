@@ -79,6 +79,7 @@ def _read_value(key: str, text: str, kind: type) -> Any:
 
 def _read_duration(key: str, text: str) -> timedelta:
     """Length of time of 90m, 12h or 30d. Raises ConfigError for any other text."""
+    # Of five digits even days reach back to a date that exists.
     match = re.fullmatch(r"(\d{1,5})([mhd])", text)
     if not match:
         raise ConfigError(
@@ -92,6 +93,7 @@ def _read_numbers(key: str, texts: list[str]) -> list[int] | None:
     numbers = []
     for text in texts:
         digits = str(expand_sizes(text.strip(), key))
+        # LARGEST_NUMBER has 8 digits, and int refuses thousands of them by an error of its own.
         if not re.fullmatch(r"\d{1,8}", digits) or not 1 <= int(digits) <= LARGEST_NUMBER:
             return None
         numbers.append(int(digits))

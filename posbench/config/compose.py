@@ -92,9 +92,10 @@ def hydra_loader(config_dir: str | None = None) -> ConfigLoaderImpl:
             f"--config-dir {config_dir} is not a folder: name the one that holds your yamls."
         )
     path = hydras_loader.get_search_path()
+    # As Hydra itself does: behind all yamls and before the schemas of classes, the last provider.
     anchor = SearchPathQuery(provider="schema")
     path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor)
-    hydras_loader.repository.initialize_sources(path)
+    hydras_loader.repository.initialize_sources(path)  # which else keeps the former folders
     return hydras_loader
 
 
@@ -109,13 +110,14 @@ def all_yamls(group: str) -> dict[str, dict]:
     if not GlobalHydra.instance().is_initialized():
         return shipped_yamls(group)
     repository = hydra_loader().repository
+    # hydra_loader may add a folder to the same repository later.
     folders = tuple(source.path for source in repository.get_sources())
     read_yamls = _cached_yamls.setdefault(repository, {})
     if (folders, group) not in read_yamls:
         read_yamls[folders, group] = {
             name: OmegaConf.to_container(repository.load_config(f"{group}/{name}").config)
             for name in repository.get_group_options(group)
-            if not name.startswith("_")
+            if not name.startswith("_")  # _base.yaml: what choices share, and no choice
         }
     return read_yamls[folders, group]
 
@@ -253,10 +255,12 @@ class Composer:
         key = (override.package or group).split(".")[0]
         content = self._content_of_yaml(group, override.value())
         default = self._content_of_yaml(group, default_choices.get(group))
-        # A yaml that replaces the default's whole part need not be composed.
+        # The part is the default's yaml and nothing else, so another yaml replaces all of it and
+        # need not be composed.
         if content is not None and key == group and defaults.get(key) == default:
             return key, content
-        # once for a word, not for each cell that has it: 2 s of tasks
+        # The cache of __init__ keeps the answer: composing a task's word for each cell that has it
+        # would take seconds. A word that does not compose is left to Hydra, which words the error.
         with contextlib.suppress(HydraException, OmegaConfBaseException):
             values, _ = self._compose_by_hydra(word)
             # Compared as text, in which 1, 1.0 and True differ.
@@ -265,15 +269,17 @@ class Composer:
         return None
 
     def _content_of_yaml(self, group: str, name: object) -> dict | None:
-        """Content of a yaml that is all of its group's part.
+        """Content of GROUP/NAME.yaml if Hydra puts it at the key GROUP as it is.
 
-        None for one with defaults or a package of its own, or if there is none."""
+        None for a yaml with defaults, with a package of its own or without keys, and without a
+        yaml."""
         yaml = self.yamls.load_config(f"{group}/{name}")
         if not yaml or yaml.defaults_list or yaml.header["package"] is not None:
             return None
         if not OmegaConf.is_dict(yaml.config):
             return None
-        return with_choice_keys({group: OmegaConf.to_container(yaml.config)}, {group: name})[group]
+        values = {group: OmegaConf.to_container(yaml.config)}
+        return with_choice_keys(values, {group: name})[group]  # as in values that Hydra composes
 
     def _compose_by_hydra(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""
@@ -347,6 +353,7 @@ def _with_fixed_mode_at(values: dict, place: list[str]) -> dict:
     """`values` whose method at the keys `place` has mode=fixed, if it has a mode and a target."""
     if not place:
         has_target = "mode" in values and values.get(TARGET_LENGTH_KEY) is not None
+        # In place of the yaml's mode: with_fixed_mode calls this only where none was typed.
         return {**values, "mode": "fixed"} if has_target else values
     first, *deeper = place
     if not isinstance(values.get(first), dict):

@@ -80,14 +80,17 @@ def _in_one_line(message: str) -> str:
 
 
 def _nameless_choice() -> str:
-    """Sentence on the typed words that should name a choice of a group, such as encoding=null."""
+    """Sentence on the typed words that should name a choice of a group, such as encoding=null.
+
+    Of encoding@finetune.encoding=null the group is encoding, and finetune.encoding=null was typed.
+    """
     nameless = []
     for word in sys.argv[1:]:
         key, _, value = word.partition("=")
         group = key.partition("@")[0]
         if (CONFIGS_FOLDER / group).is_dir() and NAMELESS_VALUE.fullmatch(value):
             nameless.append(word.rpartition("@")[2])
-    words = " ".join(nameless) or "One word"
+    words = " ".join(nameless) or "One word"  # a yaml's, so that none was typed
     return f"{words} does not name a choice of its group: --help lists them."
 
 
@@ -164,7 +167,8 @@ def _suggested_key(error: Exception) -> str:
     if not isinstance(parent, DictConfig) or not typed:
         return ""
     quoted = re.search(r"'([^']+)'", str(error))
-    if quoted and "." not in typed:  # the group of the key, which is unknown itself
+    # An unknown group is all that the error names; its message quotes the whole key.
+    if quoted and "." not in typed:
         typed = quoted[1]
     choices_of = _choices_of_keys(parent._get_root())
 
@@ -174,7 +178,8 @@ def _suggested_key(error: Exception) -> str:
         return f"of {key.partition('.')[0]}={' or '.join(choices)}" if choices else ""
 
     name = typed.rpartition(".")[2]
-    # The key exists, but not in the choices of this command.
+    # The key exists, but not in the choices of this command. Another project's word for a key that
+    # they have means that key instead.
     if typed in choices_of and not _is_peers_word(typed, name, choices_of):
         return f" (it is {choices_with(typed)})"
     meant = _keys_meant(typed, choices_of)
@@ -197,6 +202,8 @@ def _keys_meant(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
     """Keys that are meant by one that does not exist: those that another project calls so, of the
     same name in another group, or spelled almost so.
 
+    `choices_of`: {key: choices that would add it, [] for a key of the configuration}.
+
     >>> _keys_meant("n_layers", {"model.n_layer": [], "n_layer": []})
     ['n_layer']
     >>> _keys_meant("window", {"encoding.window": [], "extension.window": []})
@@ -210,7 +217,7 @@ def _keys_meant(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
     same_name = [key for key in choices_of if key.rpartition(".")[2] == name]
     if same_name:
         composed = [key for key in same_name if not choices_of[key]]  # in the configuration now
-        return composed or same_name[:1]
+        return composed or same_name[:1]  # of keys that another choice would add, one will do
     siblings = {}  # {name: key} in the group
     for key in choices_of:
         if group and key.startswith(f"{group}."):

@@ -199,7 +199,8 @@ def training_identity(raw: dict, data_fingerprint: str) -> dict:
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
     if parent := train.get("parent"):
         train["parent"] = parent["run_id"]  # an id stands for all that made its weights
-        # Absent in the first generation, and in later ones of before batches followed it.
+        # No key for a first training's child, nor for older children, whose batches were the same
+        # in every generation: their ids stay.
         if parent.get("generation"):
             train["generation"] = parent["generation"]
     return canonical(

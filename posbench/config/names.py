@@ -39,12 +39,12 @@ def yamls_in_folders(folders: list[Path], group: str) -> dict[str, dict]:
     """{name: content} of a group's yamls in all configuration folders; later folders win."""
     from omegaconf import OmegaConf
 
-    paths = sorted(
+    paths = [
         path
         for folder in folders
-        for path in (folder / group).glob("*.yaml")
-        if not path.stem.startswith("_")
-    )
+        for path in sorted((folder / group).glob("*.yaml"))
+        if not path.stem.startswith("_")  # _base.yaml: what choices share, and no choice
+    ]
     return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
 
 
@@ -115,10 +115,12 @@ def _with_choice_key(values: dict, place: list[str], group: str, choice: str) ->
     if deeper:
         return {**values, key: _with_choice_key(part, deeper, group, choice)}
     target = str(part.get("_target_", POSBENCH_PREFIX))  # without a class there is no method
-    # posbench's own classes are named by their files.
+    # posbench's own classes are named by their files. A name of theirs on a user's class would mean
+    # either of the two.
     if target.startswith(POSBENCH_PREFIX) or choice in _shipped_names(group):
         return values
-    return {**values, key: {**part, CHOICE_KEY: re.sub(r"[^\w.+-]", "_", choice)}}
+    name = re.sub(r"[^\w.+-]", "_", choice)  # signs that a display name may have
+    return {**values, key: {**part, CHOICE_KEY: name}}
 
 
 @functools.cache

@@ -231,6 +231,7 @@ def shown(value: object) -> str:
     >>> shown([64, "yarn"])
     '[64, yarn]'
     """
+    # str writes nan and inf as they are typed, and JSON NaN and Infinity.
     if isinstance(value, str | float):
         text = str(value)
     else:
