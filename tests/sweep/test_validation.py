@@ -163,7 +163,7 @@ def test_a_step_that_was_not_kept_is_refused_with_those_that_were(cli):  # noqa:
 class Alone(World):
     """A process that measures its share, and hears of no other."""
 
-    def sum(self, number: float) -> float:
+    def sum_over_processes(self, number: float) -> float:
         return number
 
 
