@@ -21,6 +21,7 @@ from pathlib import Path
 
 import composed_once
 import pytest
+import reported_once
 import torch
 from omegaconf import OmegaConf
 
@@ -37,6 +38,7 @@ sys.dont_write_bytecode = (
     False  # while tests are collected: rewriting their assertions takes as long as all else
 )
 composed_once.install()
+reported_once.install()
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # of children: their models are so small that a second thread only waits

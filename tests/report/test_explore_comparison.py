@@ -181,7 +181,9 @@ def test_without_sums_the_seeds_decide_and_what_is_missing_is_said(tmp_path):
     report = collect_report([], "x", "x", [tmp_path / "rows.csv", tmp_path / "paper.csv"])
     questions, answers = questions_on(report, ("nll", "difference"), longest=1)
     assert any(
-        row.source == FROM_SEEDS for comparisons, _ in answers for row in comparisons[0].lines
+        row.interval_source == FROM_SEEDS
+        for comparisons, _ in answers
+        for row in comparisons[0].lines
     )
     assert_alike(report, questions, answers)
 

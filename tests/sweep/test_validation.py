@@ -202,7 +202,7 @@ def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
         torch.manual_seed(0)
         model = small_model(make_method(node("encoding", name), small_shape()))
         train = config(
-            length=16, steps=3, tokens_per_step=48, validate_every=1, validate_lengths=lengths
+            length=16, steps=2, tokens_per_step=48, validate_every=1, validate_lengths=lengths
         )
         measure = LossesByLength(model, corpus(), train, "cpu", World())
         run = Run(tmp_path / str(watched))
