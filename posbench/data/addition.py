@@ -12,10 +12,10 @@ test there); digits are tokens of their own, and there is no instruction in word
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.copy import SYMBOLS, examples_of_pairs
+from posbench.data.copy import FIRST_SYMBOL, examples_of_pairs
 from posbench.data.task import Examples, Task, TaskVariant
 
-PLUS = SYMBOLS + 10
+PLUS = FIRST_SYMBOL + 10
 
 
 class Addition(Task):
@@ -73,4 +73,5 @@ class Addition(Task):
             total = total[1:]
         if self.reverse_answer:
             total = total[::-1]
-        return np.concatenate([SYMBOLS + a, [PLUS], SYMBOLS + b]), SYMBOLS + total
+        # The token of a digit is FIRST_SYMBOL and the digit.
+        return np.concatenate([FIRST_SYMBOL + a, [PLUS], FIRST_SYMBOL + b]), FIRST_SYMBOL + total

@@ -52,7 +52,7 @@ class Books(Source):
             raise ConfigError(
                 f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes."
             )
-        self.skip_test_bytes = skip_test_bytes
+        self.skip_test_bytes = skip_test_bytes  # of each test book: title page and contents
         for folder in self._all_folders():
             if not (self.root / folder).is_dir():
                 raise ConfigError(
@@ -60,6 +60,7 @@ class Books(Source):
                     " and test/."
                 )
         self.manifest = self.root / "MANIFEST.jsonl"
+        # Extra books are scored only where the training has none of their author.
         if test_extra and not self.manifest.exists():
             raise ConfigError(
                 f"data.source.test_extra=true needs the author of each book, and {self.manifest}"
@@ -83,7 +84,9 @@ class Books(Source):
         return sha256_json([content, options])
 
     def _has_test_copies(self, digests: dict[str, str]) -> bool:
-        """True if a book of the test stands in train or validation too."""
+        """True if a book of test/ stands in train or validation too.
+
+        Extra books of the test are not asked: token files with them never held such copies."""
         test = set()
         other = set()
         for name, digest in digests.items():
@@ -127,7 +130,9 @@ class Books(Source):
                 yield name, text
 
     def _read_book(self, name: str, book: Book) -> str:
-        """Text of a book. Raises ConfigError where it is not the one of the manifest."""
+        """Text of a book. Raises ConfigError where it is not the one of the manifest, if there is
+        one.
+        """
         path = self.root / name
         if not path.is_file():
             raise ConfigError(
@@ -135,6 +140,7 @@ class Books(Source):
                 " or remove the manifest."
             )
         text = read_text(path)
+        # Without a manifest there is no digest to compare with.
         if book.digest and hashlib.sha256(text.encode()).hexdigest() != book.digest:
             raise ConfigError(
                 f"{path} differs from the book in {self.manifest} (by SHA-256): restore it,"

@@ -22,7 +22,8 @@ from posbench.data.tokenizers import (
     train_bpe,
 )
 
-BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
+# characters per call of the tokenizer: enough for its threads, little memory
+BATCH_CHARACTERS = 8 * 2**20
 PROGRESS_SECONDS = 2.0  # seconds between two lines of progress
 
 Document = tuple[str, str]  # name and text
@@ -140,17 +141,18 @@ def _encoded_documents(
 
 
 def _document_batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Yield the documents in lists of about BATCH_BYTES."""
+    """Yield the documents in lists of about BATCH_CHARACTERS."""
     batch = []
     size = 0
     for name, text in documents:
         batch.append((name, text))
         size += len(text)
-        if size >= BATCH_BYTES:
+        if size >= BATCH_CHARACTERS:
             yield batch
             batch = []
             size = 0
-    yield batch
+    if batch:
+        yield batch
 
 
 def _with_progress(documents: Iterable[Document], label: str) -> Iterator[Document]:

@@ -19,7 +19,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.data.task import IGNORED, Examples, Task
 
-PAD, BOS, SEP, EOS, SYMBOLS = range(5)  # the first symbol is SYMBOLS
+PAD, BOS, SEP, EOS, FIRST_SYMBOL = range(5)  # symbols follow from there
 
 
 class Copy(Task):
@@ -27,7 +27,7 @@ class Copy(Task):
     `distinct`.
     """
 
-    least_vocab = SYMBOLS + 2
+    least_vocab = FIRST_SYMBOL + 2
 
     def __init__(self, vocab_size: int, distinct: bool = False):
         super().__init__(vocab_size)
@@ -44,18 +44,19 @@ class Copy(Task):
                 f"data={self.name} needs 4 tokens for one symbol, but length={length}: use longer"
                 " texts."
             )
-        if self.distinct and most > self.vocab_size - SYMBOLS:
+        n_symbols = self.vocab_size - FIRST_SYMBOL
+        if self.distinct and most > n_symbols:
             raise ConfigError(
-                f"data={self.name} with distinct symbols has {self.vocab_size - SYMBOLS} and needs"
-                f" {most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or"
+                f"data={self.name} with distinct symbols has {n_symbols} and needs"
+                f" {most} of them at {length} tokens: give data.vocab_size={most + FIRST_SYMBOL} or"
                 " more, or shorter texts."
             )
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
         if self.distinct:
-            score_NV = random.random((count, self.vocab_size - SYMBOLS))
-            symbol_NP = SYMBOLS + score_NV.argsort(1)[:, :most]  # drawn without replacement
+            score_NV = random.random((count, n_symbols))
+            symbol_NP = FIRST_SYMBOL + score_NV.argsort(1)[:, :most]  # drawn without replacement
         else:
-            symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
+            symbol_NP = random.integers(FIRST_SYMBOL, self.vocab_size, size=(count, most))
         questions = [symbols[:n] for symbols, n in zip(symbol_NP, size_N, strict=True)]
         pairs = [(question, self.answer(question)) for question in questions]
         return examples_of_pairs(length, pairs)

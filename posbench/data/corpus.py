@@ -198,16 +198,19 @@ def _open_corpus(raw_data: dict, folder: Path, identity: str, names: list[str]) 
 
 
 def known_tokenizer(raw_data: dict, cache_dir: Path | str) -> Tokenizer | None:
-    """Tokenizer of a text that has not been read; None for a BPE that is yet to be trained.
+    """Tokenizer of a text that has not been read.
 
-    Raises ConfigError for an unusable one."""
+    None for a BPE or characters that are yet to be made of the text. Raises ConfigError for an
+    unusable one."""
     choice = raw_data["tokenizer"]
     name = tokenizer_name(choice, raw_data["vocab_size"])
     if choice not in WITHOUT_FILE:
         return read_tokenizer(name, pretrained_json(choice))
     # as `prepare` names the folder of a corpus
     folder = Path(cache_dir) / content_key(raw_data, cache_dir)[:24]
-    return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
+    if choice == "bytes" or folder.exists():  # bytes need no file of the folder
+        return load_tokenizer(name, folder)
+    return None
 
 
 def fit_corpus(corpus: Corpus, config: JobConfig) -> Corpus:
@@ -223,7 +226,8 @@ def fit_corpus(corpus: Corpus, config: JobConfig) -> Corpus:
     if corpus.bos is not None:
         ids -= 1  # the corpus counts its BOS, which has an id of its own
     rows = checkpoint["vocab_size"]
-    spare_rows = max(SPARE_ROWS, rows // 10)  # tables are padded for speed
+    # Tables are padded for speed, large ones by hundreds of rows.
+    spare_rows = max(SPARE_ROWS, rows // 10)
     if not rows - spare_rows <= ids <= rows:
         raise ConfigError(
             f"data.tokenizer={config.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"

@@ -136,9 +136,10 @@ def _ends_with_heading(lines: list[str]) -> bool:
 
 
 def quiet_hub() -> None:
-    """Switch the hub's libraries to their caches if the hub is not to be reached.
+    """Hide the warnings of the hub's library, and switch to the caches if the hub is not to be
+    reached.
 
-    Otherwise they would retry for half a minute."""
+    Otherwise its libraries would retry for half a minute."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -176,6 +177,7 @@ def hub_file(name: str, file: str) -> Path:
     cached = try_to_load_from_cache(repository, file, revision=revision or None)
     if isinstance(cached, str):
         return Path(cached)
+    # None, or a mark that the hub lacked the file when it was last asked: it is asked again.
     quiet_hub()
     return Path(hf_hub_download(repository, file, revision=revision or None))
 

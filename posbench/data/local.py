@@ -196,7 +196,10 @@ def cut_text(text: str) -> list[str]:
     Each ends at a blank line, or at least at a line end, if one is near. A small text has 20
     parts; a large one 100 or more, of 4 thousand to a million characters. This is a compromise:
     confidence intervals need many documents, long contexts need long ones."""
-    size = max(256, min(max(len(text) // 100, 2**12), 2**20, len(text) // 20))
+    size = max(len(text) // 100, 2**12)
+    size = min(size, 2**20)
+    size = min(size, len(text) // 20)  # 20 parts or more
+    size = max(size, 256)  # of a text that is too small for 20 parts
     parts = []
     start = 0
     while start < len(text):

@@ -102,7 +102,8 @@ def mix_of(
     """Mix of a data configuration; None without one.
 
     The task's tokens begin at `offset`; of one in words, `text` gives the tokens of a split, the
-    tokenizer and the BOS. Raises ConfigError as `resolved_data` does."""
+    tokenizer and the BOS. Without `text` the mix of such a task can be described, and its `split`
+    not be called. Raises ConfigError as `resolved_data` does."""
     mix = resolved_data(data).get("mix")
     if not mix:
         return None
@@ -114,7 +115,7 @@ def mix_of(
                 f"data.mix.vocab_size={mix['vocab_size']}: task={name} is a text task in the text's"
                 " tokens: give 0."
             )
-        text_task = make_text_task({"name": name, **mix["source"]}, "data.mix")
+        text_task = make_text_task({"name": name, **mix["source"]}, key="data.mix")
 
         def questions(split: str) -> TextQuestions:
             return TextQuestions(text_task, name, split, *text(split), training=True)

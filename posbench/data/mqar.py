@@ -44,7 +44,7 @@ class Mqar(Task):
         self,
         vocab_size: int,
         pairs: list[int],
-        power: float = 0.01,
+        power: float = 0.01,  # as in zoology
         filler: Literal["any", "no_key"] = "any",
     ):
         super().__init__(vocab_size)
@@ -67,7 +67,7 @@ class Mqar(Task):
     ) -> Examples:
         """Examples as Task.draw: with `pairs` all have so many, else each a number that fits.
 
-        Keys are 1 .. V/2 - 1, and values V/2 .. V - 1."""
+        Keys are 1 .. V/2 - 1, as in zoology, where 0 marks filler; values are V/2 .. V - 1."""
         if pairs is None:
             pairs_N = random.choice(self._fitting_pair_counts(length), count)
         else:
@@ -77,6 +77,7 @@ class Mqar(Task):
         # the highest of equal chances: drawn without replacement
         key_NP = 1 + highest_indices(random.random((count, half - 1)), most)
         value_NP = half + highest_indices(random.random((count, self.vocab_size - half)), most)
+        # filler, which may hold keys
         inputs_NT = random.integers(self.vocab_size, size=(count, length))
         targets_NT = np.full((count, length), IGNORED)
         answer_NT = np.full((count, length), -1)  # nothing is asked
@@ -96,7 +97,9 @@ class Mqar(Task):
             inputs_NT[row_M1, at_MP] = key_MP
             targets_NT[row_M1, at_MP] = value_MP
             answer_NT[row_M1, at_MP] = np.arange(n)
-        choices_NK = value_NP if most > 1 else None  # a choice among one is none
+        # A choice among one is none. In a training some texts have fewer pairs than there are
+        # values here, but choices are read in an evaluation alone, which asks for `pairs`.
+        choices_NK = value_NP if most > 1 else None
         return Examples(inputs_NT, targets_NT, answer_NT, choices_NK)
 
     def question_places(
@@ -106,6 +109,8 @@ class Mqar(Task):
         which is right behind the pairs.
         """
         places = (length - self.lead - 2 * n) // 2
+        # Gumbel's trick: the n highest are n places drawn without replacement, place g = 1, 2, ...
+        # with the weight g ** (power - 1).
         log_weight_G = (self.power - 1) * np.log(np.arange(1, places + 1))
         return highest_indices(random.gumbel(size=(count, places)) + log_weight_G, n)
 

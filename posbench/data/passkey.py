@@ -27,6 +27,7 @@ class Passkey(TextTask):
         key = int(random.integers(1, 50_001))
         sentence = f"The pass key is {key}. Remember it. {key} is the pass key."
         place = random.random() if depth is None else depth
+        # With the full stop a longer number that begins with the key is wrong.
         answer = f" {key}." if self.end else f" {key}"
         return Question(
             head="An important piece of information is hidden in a lot of irrelevant text. Find it"

@@ -201,8 +201,10 @@ class TextTask:
     vocab_size: ClassVar[int] = 0  # of tokens of its own
 
     def __init__(self, haystack: str = "noise", depths: int = 5):
+        # noise: a few sentences over and over; corpus: tokens of a document; items: other items
         if haystack not in ("noise", "corpus", "items"):
             raise ConfigError(f"haystack={haystack} of a text task must be noise, corpus or items.")
+        # Depths are spread evenly from the start to the end, which takes two.
         if depths < 0 or depths == 1:
             raise ConfigError(
                 f"depths={depths} of a text task must be 0, for any depth, or 2 or more."
@@ -219,9 +221,9 @@ class TextTask:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text
         are read.
         """
-        question = self.ask(
-            np.random.default_rng(0), depth=None
-        )  # any: all have equally many parts
+        any_random = np.random.default_rng(0)  # all questions have equally many parts
+        question = self.ask(any_random, depth=None)
+        # A haystack of items holds values too, and a long text any number of them.
         endless_values = question.value and self.haystack == "items"
         if not endless_values:
             # all but the answer's

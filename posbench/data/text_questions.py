@@ -148,8 +148,8 @@ class TextQuestions:
     def check_room(
         self, length: int, count: int, key: list[int], depth: float | None = None
     ) -> None:
-        """Raise ConfigError if one of `count` questions, the first of which `draw` draws by `key`,
-        does not fit. No document is read.
+        """Raise ConfigError if one of `count` questions does not fit. The first is the one that
+        `draw` draws first by `key`. No document is read.
         """
         random = self._random(key)
         for _ in range(count):
@@ -165,7 +165,8 @@ class TextQuestions:
             for at, part in enumerate(parts)
         ]
         for part, depth in zip(parts, depths, strict=True):
-            half_step = 0.5 / (len(parts) - 1)  # between two depths
+            # Depths are spread evenly from 0 to 1, and TextTask refuses a single one.
+            half_step = 0.5 / (len(parts) - 1)
             if abs(depth - part.depth) >= half_step:
                 raise ConfigError(
                     f"evaluate.lengths holds {length}, where the haystack of"
@@ -237,14 +238,16 @@ class TextQuestions:
 
         The haystack is drawn for the shorter forms of all items. Once their forms are known, it is
         cut at its start by what they have more."""
-        tokenized = self._draw_fitting_question(random, length, depth, room)
-        question, head, items, tail, answer, needed = tokenized
+        question, head, items, tail, answer, needed = self._draw_fitting_question(
+            random, length, depth, room
+        )
         shortest = sum(item.min_tokens for item in items)
-        spare = sum(item.max_tokens for item in items) - shortest
+        spare = sum(item.max_tokens for item in items) - shortest  # the most that may be cut
         # `needed` counts the longer forms, and the last target is one token more than `length`
         haystack = self._draw_haystack(random, length + 1 - needed + spare, question)
         placed = self._place_items(items, haystack, spare)
         cut = sum(len(ids) for _, ids in placed) - shortest
+        # The item at `depth` is the one that is asked for. Without a `depth` its place is unused.
         at_of_depths = {item.depth: at for item, (at, _) in zip(items, placed, strict=True)}
         at = max(0, at_of_depths.get(depth, 0) - cut)  # tokens before the asked item
         answer_ids = np.concatenate([ids for ids, _ in answer])
@@ -278,8 +281,8 @@ class TextQuestions:
         """(tokens of the haystack before it, its tokens) of each item.
 
         An item stands behind the sentence or line whose end is nearest to its depth, in the form of
-        what is before it. Of the haystack's first `spare` tokens any may be cut, so none ends
-        there."""
+        what is before it. Up to `spare` tokens will be cut from the start, so an item stands at the
+        start or behind all of these."""
         hay_F = haystack.tokens_F
         ends = haystack.ends[(haystack.ends == 0) | (haystack.ends > spare)]
         placed = []
@@ -292,11 +295,14 @@ class TextQuestions:
     def _draw_haystack(
         self, random: np.random.Generator, size: int, question: Question
     ) -> _Haystack:
-        """Haystack of `size` tokens."""
+        """Haystack of `size` tokens.
+
+        One of sentences is cut at its front, so that it ends with a whole one before the
+        question."""
         if self.task.haystack == "corpus":
             return self._draw_from_document(random, size)
         others = question.others if self.task.haystack == "items" else None
-        source = others or itertools.cycle(NOISE_SENTENCES)
+        source = itertools.cycle(NOISE_SENTENCES) if others is None else others  # both are endless
         pieces = []
         sentences = []
         total = 0
@@ -307,9 +313,12 @@ class TextQuestions:
         cut = total - size
         hay_F = np.concatenate([np.zeros(0, np.int64), *pieces])[cut:]  # also without a piece
         ends = np.cumsum([0, *map(len, pieces)]) - cut
-        begins = zip(ends.tolist(), sentences, strict=False)  # a sentence begins where one ends
         places = np.r_[0, ends[ends > 0]]  # the start, and the ends that were not cut off
-        return _Haystack(hay_F, places, list(begins) if others else [])
+        if others is None:
+            return _Haystack(hay_F, places, sentences=[])  # noise holds no values
+        # A sentence begins where one ends; the first below 0 if its front was cut off.
+        begins = zip(ends.tolist(), sentences, strict=False)
+        return _Haystack(hay_F, places, list(begins))
 
     def _draw_from_document(self, random: np.random.Generator, size: int) -> _Haystack:
         """Haystack of a run of tokens of one document. ConfigError without one that is so long."""
@@ -330,7 +339,9 @@ class TextQuestions:
         ends = [
             at for at in range(1, size + 1) if self._ends_line_or_sentence(ids[at - 1 : at + 1])
         ]
-        return _Haystack(hay_F, np.array([0, *(ends or [size])]), sentences=[])
+        # Where no line or sentence ends, an item stands at the start or the end.
+        places = [0, *ends] if ends else [0, size]
+        return _Haystack(hay_F, np.array(places), sentences=[])
 
     @functools.cached_property
     def _continuation_ids(self) -> Encode:
@@ -358,7 +369,9 @@ class TextQuestions:
 def _haystack_with_items(
     hay_F: np.ndarray, placed: list[tuple[int, np.ndarray]], start: int
 ) -> list[np.ndarray]:
-    """Pieces of a haystack from token `start` on with the items (tokens before it, its tokens)."""
+    """Pieces of a haystack from token `start` on with the items (tokens before it, its tokens).
+
+    An item at 0 stands before all that is left."""
     pieces = []
     for at, ids in placed:
         pieces += [hay_F[start:at], ids]

@@ -210,14 +210,15 @@ class TextTokenizer:
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
         """Text of ids, a list or an array of any shape.
 
-        Ids that stand for no text (BOS) give none; what was dropped is not restored. Raises
-        ConfigError for ids that are no whole numbers."""
+        Ids that stand for no text (BOS) give none; text that the tokenizer dropped when it encoded
+        is not restored. Raises ConfigError for ids that are no whole numbers."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in flat):
             raise ConfigError(
                 f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at"
                 " least 0."
             )
+        # The id of a BOS lies behind the vocabulary.
         return self._text([int(index) for index in flat if index < self.vocab_size])
 
     def _text(self, ids: list[int]) -> str:
@@ -319,11 +320,14 @@ class PretrainedTokenizer(TextTokenizer):
             encodings = self.model.encode_batch(texts, add_special_tokens=False)
             for text, encoding in zip(texts, encodings, strict=True):
                 ids = np.array(encoding.ids, dtype=np.int64)
-                pieces.append((ids, owned_bytes(text, _offsets_without_mark(text, encoding))))
+                offsets = _offsets_without_added_blank(text, encoding)
+                pieces.append((ids, owned_bytes(text, offsets)))
         return pieces
 
 
-def _offsets_without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
+def _offsets_without_added_blank(
+    text: str, encoding: "tokenizers.Encoding"
+) -> list[tuple[int, int]]:
     """Offsets of tokens.
 
     A first token that is a blank alone, put before a text that begins with none, stands for no
@@ -469,7 +473,7 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
 
 def _without_prefix(part: dict | None) -> dict | None:
     """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a
-    text; None if nothing is left of it.
+    text; None for one that does nothing else.
     """
     if part is None or part["type"] == "Prepend":
         return None
@@ -479,7 +483,7 @@ def _without_prefix(part: dict | None) -> dict | None:
         return part
     sequence = {}
     for key, value in part.items():
-        if isinstance(value, list):
+        if isinstance(value, list):  # its parts, of which none may be left
             value = list(filter(None, map(_without_prefix, value)))
         sequence[key] = value
     return sequence

@@ -106,7 +106,7 @@ class EngineScorer(Scorer):
         """nll and correctness [N, n_rows], as Scorer.score_texts, of a text for each request.
 
         With `partial`, the answers to the same command that are kept in a file, an answer is taken
-        from there or added to it."""
+        from there or added to it. The file is deleted once the rows of all texts are written."""
         engine = self.model.engine
         nll_NR = np.zeros((len(at_N), n_rows), np.float32)
         correct_NR = np.zeros((len(at_N), n_rows), bool)
@@ -138,6 +138,7 @@ class EngineScorer(Scorer):
             while requests:
                 self._take_answers(requests, plan.length, nll_NR, correct_NR)
         except BaseException:
+            # Answers since the last write would be asked for again.
             if self.partial and self.partial.batches:
                 self.partial.write()
             raise

@@ -107,7 +107,8 @@ class Client:
         largest = LARGEST_ANSWER + LARGEST_ANSWER_PER_TOKEN * tokens
         try:
             answer = self._read_answer(method, path, body, largest)
-        # RuntimeError where `close` was called
+        # RuntimeError where `close` was called, after which `ask` ends its tries; InvalidURL has no
+        # cure either, but is told in the same words
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
             raise _PassingFault(f"{type(cause).__name__}: {first_line(cause)}") from cause
         if len(answer.content) > largest:
@@ -124,7 +125,7 @@ class Client:
             raise _PassingFault(f"{answer.quoted()}, which is no JSON") from cause
 
     def _check_status(self, answer: Answer, path: str, error: type[Exception]) -> None:
-        """Raise an error for a status after which the same request cannot succeed."""
+        """Raise an error if the status of a failed request is one after which it cannot succeed."""
         if answer.status in REFUSED_KEY_STATUSES:
             raise ConfigError(
                 f"{self.url} does not take the key ({answer.status}): set {KEY_VARIABLE} to one"

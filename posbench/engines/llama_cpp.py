@@ -77,6 +77,7 @@ class LlamaCpp(Engine):
                 f"model.rope_scale={rope_scale:g} and rope_freq_scale={rope_freq_scale:g} are one"
                 " setting, 1 / N: give one."
             )
+        # It is divided by. A rope_freq_scale of 0 is legal: llama.cpp takes it as left out.
         if rope_scale is not None and rope_scale <= 0:
             raise ConfigError(f"model.rope_scale={rope_scale:g} must be above 0.")
         if grp_attn_n < 1 or grp_attn_w % grp_attn_n:
@@ -84,8 +85,8 @@ class LlamaCpp(Engine):
                 f"model.grp_attn_w={grp_attn_w} must be a multiple of"
                 f" model.grp_attn_n={grp_attn_n}, which is at least 1."
             )
-        self.model = None
-        self.context = None
+        self.model = None  # until `start` loads it
+        self.context = None  # until the first text; then one for texts of `length` tokens
         self.length = None
 
     def describe_model(self, raw: dict) -> ServedModel:
@@ -178,7 +179,8 @@ class LlamaCpp(Engine):
         `past` is the position of the next token. Self-extend has divided those below `grouped`."""
         lib = self.lib
         if self.context and self.length == length:
-            lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
+            with_data = True  # not the positions of the cached keys alone
+            lib.llama_memory_clear(lib.llama_get_memory(self.context), with_data)
         else:
             if self.context:
                 lib.llama_free(self.context)
@@ -221,7 +223,7 @@ class LlamaCpp(Engine):
         """nll and correctness [r] of tokens start to end - 1, which llama.cpp reads, from row
         `first` of the text on: none in a batch before it.
         """
-        self._divide_cached_keys()
+        self._divide_cached_keys()  # those of the batches before, if self-extend is on
         scored = np.arange(start, end) >= first
         self._decode(ids_L1, start, end, scored)
         self.past += end - start
@@ -266,21 +268,25 @@ class LlamaCpp(Engine):
         """Move the cached keys as self-extend does once a whole group window lies behind.
 
         The loop is that of llama.cpp's completion.cpp: the window's w positions, counted from the
-        start of the text, become w / n by division. Other keys follow without a gap."""
+        start of the text, become w / n by division. Other keys follow without a gap. `past` is the
+        position of the next token; the keys below `grouped` are divided already."""
         n = self.flags["grp_attn_n"]
         w = self.flags["grp_attn_w"]
         lib = self.lib
         memory = lib.llama_get_memory(self.context)
-        while n > 1 and self.past >= self.grouped + w:
+        while n > 1 and self.past >= self.grouped + w:  # n = 1: no self-extend
             earlier_windows = (n * self.grouped) // w
             gone = (w // n) * (n - 1)  # positions that one division frees
-            undivided = earlier_windows * gone  # from a position to its place in the text
-            start = self.grouped + undivided
+            # Keys that are not divided yet go back to their places in the text.
+            freed_before = earlier_windows * gone
+            lib.llama_memory_seq_add(memory, 0, self.grouped, self.past, freed_before)
+            # The window's are divided.
+            start = self.grouped + freed_before
             end = start + w
-            lib.llama_memory_seq_add(memory, 0, self.grouped, self.past, undivided)
             lib.llama_memory_seq_div(memory, 0, start, end, n)
-            back = (w // n) - undivided - w  # keys behind the window
-            lib.llama_memory_seq_add(memory, 0, end, self.past + undivided, back)
+            # Those behind the window follow it, from position grouped + w / n on.
+            back = (w // n) - freed_before - w
+            lib.llama_memory_seq_add(memory, 0, end, self.past + freed_before, back)
             self.past -= gone
             self.grouped += w // n
 

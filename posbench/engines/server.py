@@ -96,12 +96,17 @@ class Server(Engine):
         self.client: Client | None = None
 
     def describe_model(self, raw: dict) -> ServedModel:
+        """Description of the served model, which is asked for its name alone.
+
+        The outline beside the tokenizer tells its sizes, where there is one; the address and what
+        the server lists stand for its weights. Raises ConfigError without a server or tokenizer."""
         if not self.url:
             raise ConfigError(
                 "model=server asks a running server: add its address, such as"
                 " model.url=http://localhost:8000."
             )
         if not re.fullmatch(ADDRESS, self.url):
+            # A password before the @ is not shown.
             raise ConfigError(
                 f"model.url={shown(self.url.rpartition('@')[2])} is no plain http://HOST:PORT: a"
                 f" key comes from {KEY_VARIABLE}."
@@ -155,6 +160,7 @@ class Server(Engine):
         """nll and correctness [R] as Engine.losses, from the echo of the whole text."""
         logprobs, is_likeliest = self._logprobs_and_likeliest(ids_L1.tolist())
         last_logprobs = logprobs[-n_rows:]
+        # Servers lack the probability of a text's first targets; fixed_targets scores its last.
         for row, logprob in enumerate(last_logprobs):
             if logprob is None:
                 at = len(logprobs) - n_rows + row + 1
@@ -169,8 +175,8 @@ class Server(Engine):
                     f" of {len(ids_L1) - 1} tokens, which is none: look for the cause there, or"
                     " leave this length out of evaluate.lengths."
                 )
-        nll_R = -np.array(last_logprobs, np.float32).clip(max=0)  # above 0 by rounding
-        return nll_R, np.array(is_likeliest[-n_rows:], bool)
+        logprob_R = np.array(last_logprobs, np.float32).clip(max=0)  # above 0 by rounding
+        return -logprob_R, np.array(is_likeliest[-n_rows:], bool)
 
     def stop(self) -> None:
         if self.client:
@@ -233,14 +239,14 @@ class Server(Engine):
     def _check_losses(self) -> None:
         """Ask for one short text. Raises ConfigError and RunError where its losses are not ours."""
         ids = self.tokenizer.encode(PROBE_TEXT)
-        # The BOS as text before a prompt; a server that writes one itself needs none.
+        # The BOS as text before a prompt; `first_id` is there, as _check_can_score has seen.
         self.bos_text = "" if self.takes_ids else self.tokenizer.model.id_to_token(self.first_id)
-        if not self.takes_ids:  # this sees whether `losses` must write the BOS
+        if not self.takes_ids:  # first, since it sees whether `losses` must write the BOS
             self._check_tokenizer(ids)
         prompt = ids if self.first_id is None else [self.first_id, *ids]
         n_rows = len(prompt) - 2  # all but the first, which a server may lack
         self.losses(np.array(prompt), n_rows)
-        if self.takes_ids:
+        if self.takes_ids:  # last, since the losses of ids do not need the server's tokenizer
             self._check_tokenizer(ids)
 
     def _check_tokenizer(self, ids: list[int]) -> None:
@@ -268,8 +274,9 @@ class Server(Engine):
         """
         if self.owner == SGLANG:
             answer = self._post("/generate", {"text": PROBE_TEXT, **SGLANG_SETTINGS})
+            # entries are (logprob, id, ...)
             return [entry[1] for entry in answer["meta_info"]["input_token_logprobs"]]
-        if not self.takes_ids:
+        if not self.takes_ids:  # llama-cpp-python
             answer = self._post("/extras/tokenize", {"model": self.name, "input": PROBE_TEXT})
             return list(answer["tokens"])
         request = {
@@ -349,6 +356,7 @@ class Server(Engine):
         Pieces of characters are written in many ways, so only ASCII is compared."""
         if not isinstance(token, str):
             return token is None or token == index  # None stands for a BOS that is not echoed
+        # More digits are no id of a vocabulary, and int() refuses thousands of them.
         numbered = re.fullmatch(r"token_id:0*(\d{1,18})", token)
         if numbered:
             return int(numbered[1]) == index

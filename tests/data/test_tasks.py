@@ -12,7 +12,7 @@ from conftest import CONFIGS, node
 from posbench.data import fingerprint, prepare
 from posbench.data.addition import PLUS, Addition
 from posbench.data.batches import batches
-from posbench.data.copy import BOS, EOS, PAD, SEP, SYMBOLS, Copy
+from posbench.data.copy import BOS, EOS, FIRST_SYMBOL, PAD, SEP, Copy
 from posbench.data.mqar import Mqar
 from posbench.data.mqar_uniform import MqarUniform
 from posbench.data.reverse import Reverse
@@ -252,7 +252,7 @@ def test_copy_reverse_and_sort_ask_for_the_string_and_its_end(task, answer):
             string = inputs[1 : n + 1]
             assert (
                 inputs[0] == BOS
-                and min(string) >= SYMBOLS
+                and min(string) >= FIRST_SYMBOL
                 and answers_of(examples, row) == [*answer(string), EOS]
             )
             assert (
@@ -272,7 +272,7 @@ def test_distinct_symbols_stand_once_in_a_string(task):
             string = inputs[1 : inputs.index(SEP)]
             assert len(set(string)) == len(string)
             seen[string] += 1
-    assert (seen[:SYMBOLS] == 0).all() and seen[SYMBOLS:].min() > 0.8 * seen.max()
+    assert (seen[:FIRST_SYMBOL] == 0).all() and seen[FIRST_SYMBOL:].min() > 0.8 * seen.max()
     assert any(
         len(set(row[1:16])) < 15 for row in draw(task(20), full=True).inputs_NT.tolist()
     )  # otherwise they repeat
@@ -289,9 +289,9 @@ def test_addition_asks_for_the_sum(reverse):
         for row, inputs in enumerate(examples.inputs_NT.tolist()):
             text = inputs[1 : inputs.index(SEP)]
             parts = text[: text.index(PLUS)], text[text.index(PLUS) + 1 :]
-            a, b = ("".join(str(digit - SYMBOLS) for digit in part) for part in parts)
+            a, b = ("".join(str(digit - FIRST_SYMBOL) for digit in part) for part in parts)
             total = str(int(a) + int(b))
-            digits = [SYMBOLS + int(digit) for digit in (total[::-1] if reverse else total)]
+            digits = [FIRST_SYMBOL + int(digit) for digit in (total[::-1] if reverse else total)]
             assert answers_of(examples, row) == [*digits, EOS] and all(
                 len(part) == 1 or part[0] != "0" for part in (a, b)
             )
@@ -302,7 +302,7 @@ def test_addition_asks_for_the_sum(reverse):
 
 def test_numbers_may_have_more_digits_than_python_reads():
     total = Addition(15).question_and_answer(np.full(5000, 9), np.array([1]))[1]
-    assert (total - SYMBOLS).tolist() == [1, *[0] * 5000]
+    assert (total - FIRST_SYMBOL).tolist() == [1, *[0] * 5000]
     assert len(answers_of(draw(Addition(15), 15_004, 1, full=True), 0)) in (
         5001,
         5002,
