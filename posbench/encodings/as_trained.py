@@ -41,7 +41,7 @@ class KeptTable(NamedTuple):
     table: Tensor
 
     def shares_first_rows(self, spectrum: Spectrum, pos_T: Tensor, count: int) -> bool:
-        """True if the first `count` rows are those of another spectrum and other coordinates."""
+        """True if a table of `spectrum` at `pos_T` begins with the same `count` rows as this."""
         if spectrum is not self.spectrum:
             if self.spectrum.exact_F is not None or spectrum.exact_F is not None:
                 return False  # frequencies differ between positions: such spectra are not compared
@@ -78,6 +78,7 @@ class Turned(Encoding):
         self.amplitude = amplitude
         self.factor_on_others = 1.0  # other than 1 once a scaling with a temperature is trained in
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
+        # SPECTRUM promises frequencies that an extension may change.
         if not by_length:
             self.traits |= Trait.SPECTRUM
         self._kept_tables: list[KeptTable] = []  # the latest, of each band's coordinates
@@ -102,6 +103,7 @@ class Turned(Encoding):
         tuned.spectra = spectrum_of_length
         tuned._kept_tables = []
         tuned.amplitude = self.amplitude * amplitude
+        # A temperature is one of all scores, so it reaches the channels that do not turn as well.
         tuned.factor_on_others = self.factor_on_others * amplitude
         # Frequencies of each length's own take no further extension.
         if is_spectrum_by_length(scaling):
@@ -183,7 +185,8 @@ class Sloped(Alibi):
         divisor: float = 1.0,
     ):
         super().__init__(shape)
-        self.undivided_H = slope_H.detach().float()  # before the division, which follows rounding
+        # `_rounded_biases` rounds the product with these, and divides after it.
+        self.undivided_H = slope_H.detach().float()
         self.slope_H = self.undivided_H / divisor
         self.rounded = rounded
         self.divisor = divisor
@@ -191,6 +194,9 @@ class Sloped(Alibi):
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor]:
+        """Columns whose product is the bias; without `row_constant` up to a constant of each query,
+        which softmax ignores.
+        """
         # Layers are kept in a list, so they do not move with the model.
         self.slope_H = self.slope_H.to(k_pos_T.device)
         if self.rounded is None:
@@ -235,7 +241,8 @@ class AsTrained(Encoding):
         self.subject = "this checkpoint"
         if scaling is not None:
             _check_scaling(kind)
-        # Before the model is there, any table whose rows differ stands for its own.
+        # Before the model is there, nothing is measured, and any table whose rows differ stands for
+        # its own.
         if kind == "learned" and rows_NC is None:
             rows_T1 = torch.arange(shape.reach, dtype=torch.float32)[:, None]
             rows_NC = rows_T1.expand(-1, shape.d_model)
@@ -248,7 +255,7 @@ class AsTrained(Encoding):
             self._train_scaling_in(make_method(scaling, kind=Extension), scaling_len)
         if rows_NC is not None:
             self.traits = Trait.COORDINATE | Trait.TABLE
-            self.tested_as = "learned"
+            self.tested_as = "learned"  # what is tested with that encoding holds for this
             self._layers = [replace(layer, encoding=self) for layer in self._layers]
             return
         has_slopes = any(isinstance(layer.encoding, Alibi) for layer in self._layers)
@@ -308,7 +315,7 @@ class AsTrained(Encoding):
             return f"has {positions} and no learned table"
         if trait is Trait.SPECTRUM and self.spectrum() is not None:
             return "has rotary frequencies that depend on the text's length already"
-        if trait is Trait.SPECTRUM:
+        if trait is Trait.SPECTRUM:  # no layer turns on which an extension would act
             return f"has {positions} and no rotary positions"
         if trait is Trait.RELATIVE:
             return f"has {positions}, not ones that score by distance alone"

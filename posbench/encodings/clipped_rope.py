@@ -22,7 +22,7 @@ class ClippedRope(Rope):
     def __init__(
         self,
         shape: Shape,
-        share: Share = 0.3125,
+        share: Share = 0.3125,  # 20 of 64 pairs
         clip: Literal["soft", "hard"] = "soft",
         base: Base = 10000.0,
         layout: Layout = "half",
@@ -30,6 +30,7 @@ class ClippedRope(Rope):
         super().__init__(shape, base, layout)
         pairs = shape.head_dim // 2
         clipped = math.ceil(share * pairs)  # number of pairs, the slowest ones
+        # From 1 to 0 over the clipped pairs, so the first of them turns as before.
         with torch.device("cpu"):  # real numbers even where a model is made on the meta device
             fade_F = 0.5 * (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos())
             if clip == "hard":

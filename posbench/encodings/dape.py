@@ -39,6 +39,9 @@ class Dape(Encoding):
         factor: Tensor | float,
         layer: int,
     ) -> Tensor:
+        """Softmax of scores and biases that an MLP over both corrects; it sees the scores without
+        `factor`, as in training.
+        """
         inner = self.inner[layer]
         outer = self.outer[layer]
         score_weight, bias_weight = inner.weight.chunk(2, dim=1)

@@ -32,7 +32,8 @@ class Fire(Encoding):
     ):
         super().__init__(shape)
         if threshold is None:
-            threshold = max(1.0, shape.reach / 4)  # 512 at 2048 tokens, where others begin
+            # 512 at 2048 tokens: other people's code begins with 512.
+            threshold = max(1.0, shape.reach / 4)
         n = 1 if share_layers else shape.n_layer
         self.log_c = nn.Parameter(torch.full((n,), math.log(c)))
         self.log_threshold = nn.Parameter(torch.full((n,), math.log(threshold)))

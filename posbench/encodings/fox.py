@@ -22,6 +22,8 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
+LEAST_TAU = 0.01  # tokens; e^(-1 / tau) is then next to the smallest number of float32
+
 
 class Fox(Encoding):
     """Forget gates. Raises ConfigError unless 0.01 <= tau_min <= tau_max, in tokens."""
@@ -54,13 +56,13 @@ class Fox(Encoding):
             return
         if tau_max is None:
             tau_max = max(tau_min, shape.train_len)
-        if not 0.01 <= tau_min <= tau_max:
+        if not LEAST_TAU <= tau_min <= tau_max:
             raise ConfigError(
-                f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens, 0.01 <="
-                " tau_min <= tau_max."
+                f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens,"
+                f" {LEAST_TAU} <= tau_min <= tau_max."
             )
-        # A time of forgetting for each head, evenly spaced in the logarithm: the bias is that of a
-        # gate sigmoid(bias) = e^(-1 / tau).
+        # A time of forgetting for each head, evenly spaced in the logarithm. The gate sigmoid(bias)
+        # is e^(-1 / tau), so the bias is -log(e^(1 / tau) - 1).
         ends = (math.log(tau_min), math.log(tau_max))
         tau_H = torch.linspace(*ends, shape.n_head, dtype=torch.float64).exp()
         self.bias_LH = nn.Parameter(-(1 / tau_H).expm1().log().float().repeat(shape.n_layer, 1))

@@ -45,6 +45,7 @@ class GatedDeltaMixer(DeltaMixer):
     def __init__(self, shape: Shape, value_heads: int, kernel: int):
         super().__init__(shape, value_heads, kernel)
         heads = value_heads * shape.n_head
+        # The decay a of a head of values is exp(-rate softplus(a_proj(x) + step_bias)).
         self.a_proj = Linear(shape.d_model, heads, bias=False)
         *_, value_width = self.widths  # of q, k and v
         self.gate_proj = Linear(shape.d_model, value_width, bias=False)

@@ -39,8 +39,11 @@ class GrapeAp(Encoding):
         self.register_buffer("slope_H", torch.tensor(alibi_slopes(shape.n_head)), persistent=False)
 
     def content_bias(self, x_BTC: Tensor, layer: int) -> PairBias:
+        """Sums over the path of slope x logsigmoid(p_i . R_l u_l / P): p_i of P numbers for each
+        head, u_l is p_l over its root mean square, R_l turns it by -l radians.
+        """
         p_BHTP = (x_BTC @ self.weight_LCN[layer]).unflatten(-1, (-1, self.width)).transpose(1, 2)
-        # Every pair turns by one radian for each token, whatever its number.
+        # Every pair turns by one radian for each token, whatever its number; -sin turns backwards.
         turn_T = torch.arange(x_BTC.shape[1], dtype=torch.float64, device=x_BTC.device)
         turn_TF = turn_T[:, None].expand(-1, self.width // 2)
         table = torch.stack((turn_TF.cos(), -turn_TF.sin())).float()
@@ -60,10 +63,12 @@ def path_sums(potential: Callable[[slice, slice], Tensor]) -> PairBias:
     """
 
     def bias(queries: slice, keys: slice) -> Tensor:
-        path = slice(keys.start, max(keys.stop, queries.stop))
-        psi_BHSK = potential(queries, path)
+        """Sum of the potentials of the tokens behind each key, up to the query: [B, H, S, K]."""
+        # From the first key on; K counts these tokens until the last line.
+        tokens = slice(keys.start, max(keys.stop, queries.stop))
+        psi_BHSK = potential(queries, tokens)
         query_S = torch.arange(queries.start, queries.stop, device=psi_BHSK.device)
-        token_K = torch.arange(path.start, path.stop, device=psi_BHSK.device)
+        token_K = torch.arange(tokens.start, tokens.stop, device=psi_BHSK.device)
         psi_BHSK = psi_BHSK.masked_fill(token_K > query_S[:, None], 0)
         # Summed from the query outwards, near which float32 is exact enough.
         later_BHSK = psi_BHSK.flip(-1).cumsum(dim=-1).flip(-1) - psi_BHSK

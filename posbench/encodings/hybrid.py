@@ -42,6 +42,7 @@ class Hybrid(Encoding):
         extend_local: bool = False,
     ):
         super().__init__(shape)
+        # Within training: windows act there, and local layers meet trained distances alone.
         self.window = window or max(1, shape.train_len // 2)
         period = min(period, shape.n_layer)
         # The last of every `period` layers is full, and of fewer layers the last one.
@@ -74,12 +75,13 @@ class Hybrid(Encoding):
             self.tested_with = self.tested_with | {
                 "yarn": "OLMo 3 (2025); gpt-oss (OpenAI 2025, arXiv 2508.10925)"
             }
-        self.scalable = self.full.scalable
+        self.scalable = self.full.scalable  # scales act on no local layer
 
     def layers(self) -> list[Layer]:
         """Layers of both parts, merged in the order of the model."""
         local_layers = iter(self.local.layers())
         full_layers = iter(self.full.layers())
+        # Queries of a window see no more keys than in training, so no scale acts on them.
         local_rule = {"window": self.window, "extended": self.extend_local, "scaled": False}
         if self.local.mixes:  # no attention that a window could limit
             local_rule["window"] = None

@@ -42,6 +42,7 @@ class Kerple(Encoding):
             )
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
+        """Bias of each distance: -a ln(1 + b d), or -a d^b with 0 < b < 2, for every head."""
         by_head = (-1, *[1] * delta.ndim)  # [H, 1, ...], which broadcasts over the distances
         n = layer % len(self.raw_a)  # 0 if layers share
         raw_a = self.raw_a[n].view(by_head)

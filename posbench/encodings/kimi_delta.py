@@ -32,12 +32,15 @@ class KimiDeltaMixer(DeltaMixer):
 
     def __init__(self, shape: Shape, kernel: int):
         super().__init__(shape, value_heads=1, kernel=kernel)
-        width = self.widths[0]
+        width = self.widths[0]  # that of queries, keys and values alike
+        # The decay a of a channel is exp(-rate softplus(a_out_proj(a_in_proj(x)) + step_bias)).
         self.a_in_proj = Linear(shape.d_model, shape.head_dim, bias=False)
         self.a_out_proj = Linear(shape.head_dim, width, bias=False)
         self.gate_in_proj = Linear(shape.d_model, shape.head_dim, bias=False)
         self.gate_out_proj = Linear(shape.head_dim, width, bias=False)
-        self.log_rate_H = log_rates(shape.n_head, least=1.0)
+        self.log_rate_H = log_rates(
+            shape.n_head, least=1.0
+        )  # these begin as in flash-linear-attention
         self.step_bias_W = nn.Parameter(torch.zeros(width))
 
     def log_decay(self, x_BTC: Tensor) -> Tensor:

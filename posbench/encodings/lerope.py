@@ -74,7 +74,8 @@ class LeRope(Rope):
 
     def _cos_and_sin_of_angles(self, table: Tensor) -> Tensor:
         """cos and sin of the angles, times the amplitude of the scaling: [2, T, F], float32."""
-        if len(table) > 1:  # as `between` makes it
+        # [3, T, F] of `between`: angles of two whole coordinates, and the share of the lower one.
+        if len(table) > 1:
             upper_table, lower_table, share_1TF = table.split(1)
             return self._cos_and_sin_of_angles(upper_table).lerp(
                 self._cos_and_sin_of_angles(lower_table), share_1TF.float()

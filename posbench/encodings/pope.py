@@ -41,7 +41,10 @@ class Pope(Encoding):
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        phase_H1D = self.phase_H1D.clamp(-2 * math.pi, 0)
+        """q and k by polar coordinates: softplus(channel) at the angle of its position, of q less a
+        learned phase. Each channel becomes a cosine and a sine.
+        """
+        phase_H1D = self.phase_H1D.clamp(-2 * math.pi, 0)  # one turn, as published
         cos_H1D = phase_H1D.cos()
         sin_H1D = phase_H1D.sin()
         cos_TD, sin_TD = q_table
@@ -51,7 +54,7 @@ class Pope(Encoding):
         k_cos_TD, k_sin_TD = k_table
         q_BHTD = F.softplus(q_BHTD)
         k_BGTD = F.softplus(k_BGTD)
-        # Each channel becomes two, so that q k is the sum of mu mu' (cos cos + sin sin).
+        # So q k is a sum over channels: both magnitudes times the cosine between both angles.
         q_BHTR = torch.cat((q_BHTD * q_cos_HTD, q_BHTD * q_sin_HTD), dim=-1)
         k_BGTR = torch.cat((k_BGTD * k_cos_TD, k_BGTD * k_sin_TD), dim=-1)
         return q_BHTR, k_BGTR

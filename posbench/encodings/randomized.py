@@ -41,12 +41,14 @@ class Randomized(Repositioned):
         real: bool = False,
     ):
         super().__init__(shape)
+        # None: the longest text that is evaluated by default.
         self.max_len = 16 * shape.train_len if max_len is None else max_len
         if self.max_len < shape.train_len:
             raise ConfigError(
                 f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at"
                 " least that."
             )
+        # Positions in evaluations: evenly spread over max_len, 0, 1, 2, ... (arange), or drawn.
         self.eval = eval
         self.real = real
         self.base: Encoding = make_method(

@@ -35,6 +35,7 @@ class Repo(Rope):
         layout: Layout = "half",
     ):
         super().__init__(shape, base, layout)
+        # None: the first third turns by index, as in the authors' models.
         self.start = shape.n_layer // 3 if start is None else start
         if self.start >= shape.n_layer:
             raise ConfigError(
@@ -42,7 +43,7 @@ class Repo(Rope):
                 " 0: choose a smaller one, or encoding=rope."
             )
         self.by_index = Rope(shape, base, layout)  # of the layers before `start`
-        width = max(1, round(share * shape.d_model))
+        width = max(1, round(share * shape.d_model))  # axis P, between a token and its positions
         layers = shape.n_layer - self.start
         self.gate_LCP = nn.Parameter(torch.empty(layers, shape.d_model, width))
         self.content_LCP = nn.Parameter(torch.empty(layers, shape.d_model, width))

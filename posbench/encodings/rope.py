@@ -37,6 +37,8 @@ from posbench.position.instantiate import make_method
 from posbench.position.interfaces import Encoding, Extension, Layer
 from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
+LEAST_ROTARY_DIM = 4  # extension=ntk divides by the number of pairs - 1
+
 
 class Rope(Encoding):
     """Rotary positions. Raises ConfigError for a scaling that is no set of frequencies, and for
@@ -106,9 +108,10 @@ class Rope(Encoding):
             return spectrum
         # Real numbers even on the meta device.
         with torch.device("cpu"):
-            return spectrum_trained_in(
+            spectrum, _temperature = spectrum_trained_in(
                 self.scaling, self.unscaled_spectrum, self.scaling_len, length
-            )[0]
+            )
+        return spectrum
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
         if not self.resonance:
@@ -138,7 +141,7 @@ class Rope(Encoding):
         """Cosines and sines of a table by channel. Those of the last table are kept, since all
         layers of a plan share it.
         """
-        if table.requires_grad:
+        if table.requires_grad:  # a backward pass frees what is kept
             return cos_and_sin_by_channel(table, self.layout)
         if self._last_table is None or self._last_table[0] is not table:
             self._last_table = table, cos_and_sin_by_channel(table, self.layout)
@@ -146,15 +149,17 @@ class Rope(Encoding):
 
 
 def _rotary_dim(fraction: float, head_dim: int) -> int:
-    """Number of channels that turn. Raises ConfigError for a share that is no even number."""
+    """Number of channels that turn. Raises ConfigError for a share that is no even number, at least
+    LEAST_ROTARY_DIM.
+    """
     channels = fraction * head_dim
     rotary_dim = round(channels)
-    is_whole = abs(rotary_dim - channels) <= 1e-6
-    if not 4 <= rotary_dim <= head_dim or rotary_dim % 2 or not is_whole:
+    is_whole = abs(rotary_dim - channels) <= 1e-6  # a fraction such as 1/3 is rounded
+    if not LEAST_ROTARY_DIM <= rotary_dim <= head_dim or rotary_dim % 2 or not is_whole:
         raise ConfigError(
             f"encoding.fraction={fraction} of the head width {head_dim} is {channels:g} channels,"
-            " and RoPE turns an even number, at least 4: choose another fraction up to 1, or"
-            " another model.head_dim."
+            f" and RoPE turns an even number, at least {LEAST_ROTARY_DIM}: choose another fraction"
+            " up to 1, or another model.head_dim."
         )
     return rotary_dim
 

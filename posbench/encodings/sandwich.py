@@ -28,6 +28,7 @@ class Sandwich(Encoding):
                 f"encoding.dim={dim} must be even and at least 2, since each frequency has a sine"
                 " and a cosine."
             )
+        # Frequencies of the paper's sinusoidal embeddings, 128 wide whatever the model's width.
         self.speeds = [10000.0 ** (-2 * c / dim) for c in range(dim // 2)]
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:

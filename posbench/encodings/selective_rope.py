@@ -57,9 +57,12 @@ class SelectiveRope(Rope):
             self.gate = nn.ModuleList(Linear(shape.d_model, shape.n_head) for _ in layers)
 
     def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        """Angle of each pair after every token, the sum of what the tokens so far add to it."""
         heads = self.shape.n_head
+        # Each head's share of the channels gets norm 1, as published.
         x_BTC = F.normalize(x_BTC.unflatten(-1, (heads, -1)), dim=-1).flatten(-2)
         phi_BTHF = self.angles[layer](x_BTC).unflatten(-1, (heads, -1))
+        # The logarithm of a step is learned, so that it stays positive.
         if self.bias_LHF is not None:
             phi_BTHF = phi_BTHF + self.bias_LHF[layer].exp()
         if self.gate is not None:

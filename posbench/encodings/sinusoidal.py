@@ -28,6 +28,7 @@ class Sinusoidal(Encoding):
         self.base = base
         # (coordinates, spectrum, waves) of the latest plan
         self._last_waves: tuple[Tensor, Spectrum, Tensor] | None = None
+        # The paper's ratio: there embeddings are multiplied by sqrt(d_model) and waves by 1.
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 
     def spectrum(self) -> Spectrum:

@@ -52,6 +52,7 @@ class T5(Encoding):
         super().__init__(shape)
         if max_distance is None:
             max_distance = max(shape.reach, n_buckets)  # every trained distance has a bucket
+        # Half of the buckets hold one distance each, the others share out the rest.
         if max_distance <= n_buckets // 2:
             raise ConfigError(
                 f"encoding.max_distance={max_distance} must exceed {n_buckets // 2}, half of"

@@ -18,6 +18,7 @@ from posbench.position.geometry import Above0, Base, Layout, Shape
 
 # Per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32.
 FASTEST_DECAY = 0.16
+LEAST_DEFAULT_B = 8.0  # keeps the fastest pair of the default gamma below FASTEST_DECAY
 
 
 class Xpos(Rope):
@@ -32,8 +33,10 @@ class Xpos(Rope):
         layout: Layout = "half",
     ):
         super().__init__(shape, base, layout)
-        B = max(8.0, shape.reach / 2) if B is None else B  # published: 512 for 1024 tokens
+        if B is None:  # the authors' ratio: 512 for 1024 tokens
+            B = max(LEAST_DEFAULT_B, shape.reach / 2)
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+        # Pair c decays by zeta_c^(1 / B) for each token, zeta_c = (2 c / D + gamma) / (1 + gamma).
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
         if rate_F.max() > FASTEST_DECAY:
             raise ConfigError(
@@ -51,7 +54,8 @@ class Xpos(Rope):
     def between(self, upper_table: Tensor, lower_table: Tensor, share_T: Tensor) -> Tensor:
         rate_D = self.rate_D.to(upper_table.device)
         rate_F = rate_D.chunk(2)[0] if self.layout == "half" else rate_D[::2]
-        # Kernels decay a key from its own coordinate, and these tables lie ahead of it and behind.
+        # Kernels decay a key from its own coordinate. The upper table lies share_T of a step
+        # ahead of it, the lower one 1 - share_T behind.
         ahead_TF = share_T[:, None].float() * rate_F
         upper_table = upper_table * ahead_TF.exp()
         lower_table = lower_table * (ahead_TF - rate_F).exp()

@@ -23,9 +23,10 @@ class Dca(Extension):
     tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
-        # A chunk that is not given is computed, whatever `local` is.
-        most_local = chunk or local or 0
-        if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= most_local:
+        # One that is None is computed from the training length, and bounds nothing here.
+        is_too_small = (chunk is not None and chunk < 1) or (local is not None and local < 0)
+        exceeds_chunk = chunk is not None and local is not None and local > chunk
+        if is_too_small or exceeds_chunk:
             raise ConfigError(
                 f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk"
                 " and 0 <= local <= chunk."

@@ -76,22 +76,24 @@ class DynamicNtk(ScaledExtension):
         self.fed = fed  # tokens that an engine reads at once; None: the whole text
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        """Slowed frequencies of the text's length; with `fed`, of a text that comes in pieces."""
         slower = self._slowed_spectrum(spectrum, span.factor)
         if not self.fed or span.factor == 1:
             return slower
 
         def freq_F_at(end: int) -> Tensor:
             """Frequencies for the length at which a piece of the text ends."""
-            return self._slowed_spectrum(
-                spectrum, max(1.0, min(end, span.length) / span.train_len)
-            ).freq_F
+            factor = min(end, span.length) / span.train_len  # the last piece ends with the text
+            return self._slowed_spectrum(spectrum, max(1.0, factor)).freq_F
 
         return FedSpectrum(
             slower.freq_F,
             slower.base,
             slower.rotary_dim,
+            # No position takes exact_F. A spectrum that has it is one of several frequencies at a
+            # time, which nothing compares or trains in.
             exact_first=0,
-            exact_F=slower.freq_F,  # marks frequencies that differ between positions
+            exact_F=slower.freq_F,
             fed=self.fed,
             freq_F_at=freq_F_at,
         )

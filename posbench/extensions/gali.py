@@ -53,8 +53,13 @@ class Gali(Extension):
         self.chunk = chunk  # None: by the training length
 
     def bands(self, span: Span) -> tuple[Band, ...]:
+        """The near band, and a far one for each number g of keys to a position.
+
+        A query beyond training belongs to a chunk that ends `shift` tokens beyond it. Far keys lie
+        at p positions, g at each; the border is key g p = shift + p, and the keys from there on lie
+        `shift` nearer to the start than they stand."""
         train_len = span.train_len
-        w = self.window or max(1, train_len // 8)
+        w = self.window or max(1, train_len // 8)  # as large as the authors' smaller ones
         chunk = self.chunk or max(1, train_len // 2)
         if w >= train_len:
             raise ConfigError(
@@ -67,7 +72,8 @@ class Gali(Extension):
             beyond_T = (index_T - train_len + 1).clamp(min=0)
             shift_T = chunk * _ceil_div(beyond_T, chunk)  # tokens beyond training at a chunk's end
             group_T = _ceil_div(shift_T + train_len - w, train_len - w)
-            positions_T = _ceil_div(shift_T, (group_T - 1).clamp(min=1))  # of the far part
+            # g p keys at p positions gain (g - 1) p, which has to be the shift.
+            positions_T = _ceil_div(shift_T, (group_T - 1).clamp(min=1))  # p
             return _Layout(group_T, shift_T + positions_T, shift_T)
 
         def far(group: int) -> Band:
@@ -81,8 +87,9 @@ class Gali(Extension):
             def q(pos_T: Tensor) -> Tensor:
                 query = layout(pos_T)
                 # Queries of other groups have no far key here, so any number will do for them.
-                near_T = torch.where(query.group_T == group, pos_T - query.shift_T, 0.0)
-                return torch.where(pos_T < query.border_T, k(pos_T), near_T)
+                place_T = torch.where(query.group_T == group, pos_T - query.shift_T, 0.0)
+                # A query lies where its own key does, which in a long chunk may be a far one.
+                return torch.where(pos_T < query.border_T, k(pos_T), place_T)
 
             def k(pos_T: Tensor) -> Tensor:
                 return (pos_T / group).clamp(max=train_len - 1)

@@ -19,4 +19,5 @@ class Llama3(NtkByParts):
         mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
+        # Llama 3.1's low_freq_factor and high_freq_factor are the turns alpha and beta.
         super().__init__(alpha, beta, ramp="turns", mode=mode, target_len=target_len)

@@ -52,7 +52,8 @@ class Longrope(ScaledExtension):
     ):
         super().__init__(mode, target_len)
         self.factors = factors  # None: those of YaRN
-        self.short_factors = short_factors  # up to the training length
+        # up to the training length; None: as trained, but in mode fixed as beyond it
+        self.short_factors = short_factors
         self.exact_first = exact_first  # first tokens, whose angles stay as trained
         self.has_temperature = temperature  # True: the method's own temperature, False: none
 

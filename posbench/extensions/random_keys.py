@@ -43,6 +43,7 @@ class RandomKeys(Extension):
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         keys = self.keys or span.train_len
+        # By default half of the keys are the last ones, and half are drawn.
         w = self.window or max(1, span.train_len // 2)
         if w > keys:
             raise ConfigError(
@@ -56,7 +57,7 @@ class RandomKeys(Extension):
             # of the i + 1 - w keys beyond the window, so that keys - w are drawn on average
             share=lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double(),
         )
-        if self.clamp:
+        if self.clamp:  # far keys are seen at the distance w, which training had
             far = replace(far, q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
         return near, far
 

@@ -40,8 +40,8 @@ class SelfExtend(ScaledExtension):
         self.group = group  # None: the smallest that the length needs
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = self.window or max(1, span.train_len // 4)
-        group = self.group or self._smallest_group(w, span)
+        w = self.window or max(1, span.train_len // 4)  # the authors': an eighth to three eighths
+        group = self.group or self._smallest_group(w, span)  # that keeps distances trained
 
         def group_index(pos_T: Tensor) -> Tensor:
             return torch.div(pos_T, group, rounding_mode="floor")
@@ -60,6 +60,7 @@ class SelfExtend(ScaledExtension):
         if farthest < w:
             return 1
         trained_beyond = span.train_len - 1 - w  # trained distances beyond the window
+        # A distance d beyond the window is read as w + d // g - w // g at the most.
         large_enough = (
             g for g in range(1, farthest + 2) if farthest // g - w // g <= trained_beyond
         )
@@ -70,7 +71,7 @@ class SelfExtend(ScaledExtension):
                 f" to compress into: choose a window below {span.train_len}, or give"
                 " extension.group."
             )
-        if self.window is not None:
+        if self.window is not None:  # may have no divisor but itself
             return smallest
         # A group that divides w has no jump at the border of the window.
         return next((g for g in (smallest, *large_enough) if w % g == 0), smallest)

@@ -28,7 +28,10 @@ class Yarn(NtkByParts):
         mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
-        super().__init__(alpha, beta, ramp, truncate, mode, target_len)
+        # beta None: by the training length
+        super().__init__(
+            alpha, beta, ramp=ramp, truncate=truncate, mode=mode, target_len=target_len
+        )
         self.has_temperature = temperature  # True: the method's own temperature, False: none
 
     def temperature(self, span: Span) -> float:

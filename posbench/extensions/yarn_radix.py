@@ -45,8 +45,10 @@ class YarnRadix(Yarn):
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):
             return spectrum
+        # A pair is a digit of the position, in a base that is stretched: of all alike (uniform), or
+        # of each more than of the one before.
         low, high = self.ramp_bounds(spectrum, span.train_len)
-        width = high - low  # pairs from the first bound to the second
+        width = high - low  # pairs from the first bound to the second, above 0
         pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
         n_F = (pair_F - low).clamp(0, width)
         if self.digits == "uniform":

@@ -19,7 +19,10 @@ from posbench.position.products import Linear
 
 
 class Adaptive(ScaleAttention):
-    """Trained in: two linear maps of the input of each layer."""
+    """Trained in: two linear maps w and u of the input of each layer.
+
+    The factor is delta + softplus(w x) (ln(1 + n))^(power tanh(u x)) for a query that sees n keys.
+    """
 
     trained = True
 

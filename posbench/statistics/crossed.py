@@ -161,6 +161,7 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
             variance, df = stratified(within_SC, by_seed_S, share_C, strata_C, anova_from)
         elif s == 1:
             variance, df = _clustered_variance(residual_SC[0], c), c - 1
+        # Few seeds tell their variance too roughly to subtract it, and one document tells none.
         elif s < anova_from or c == 1:
             variance, df = clustered(residual_SC)  # with each seed's own mean in it
         else:
@@ -295,7 +296,8 @@ def _combined_variance(
     """Variance seeds + documents - both with Satterthwaite's degrees of freedom, of which the parts
     have s - 1, df and (s - 1) df; if `both` exceeds another part, the larger of the two others.
     """
-    if not both < min(seeds, documents):  # so written that nan comes here too
+    # So written that nan, of an infinite loss, comes here too.
+    if not both < min(seeds, documents):
         return max((seeds, float(s - 1)), (documents, df))  # the larger variance, with its df
     variance = seeds + documents - both
     parts = seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)

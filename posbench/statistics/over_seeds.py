@@ -62,7 +62,9 @@ def over_seeds(seeds: Sequence[SeedValue]) -> OverSeeds:
 
 
 def _joined_terms(seeds: Sequence[SeedValue]) -> Terms | None:
-    """Each term with the sums of all seeds; None if they do not have the same documents."""
+    """Each term with the sums of all seeds; None if they do not have the same documents, or if only
+    the value of a seed is known.
+    """
     if not all(seed.terms for seed in seeds):
         return None
     joined = []

@@ -117,7 +117,8 @@ def decide(
     p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
     With `of_sides` 1 it is half of that."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
-    if of_sides == 1 and p < 1:  # at 1 no interval decides, of one side neither
+    # 1 means that no interval decides, and then no one-sided one does.
+    if of_sides == 1 and p < 1:
         p /= 2
     return word if p < ALPHA else "undecided", p
 
@@ -129,13 +130,15 @@ def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
     >>> holm([0.01, 0.2, 0.03])
     [0.03, 0.2, 0.06]
 
-    `groups`: equal values mark questions that are read off one interval. If the interval holds the
-    truth, all its readings are right, so a group costs alpha once: the factor of a p is the number
-    of groups of which it or a larger p is left. Until the first wrong verdict no group with a wrong
-    one to offer is used up, so the factor is at least the number of such groups, as in Holm's own
-    proof. The argument by the interval is of two-sided p. A p of one side, of rules that are the
-    two sides of one bound, is a group of its own: at most one of its two verdicts is wrong, and its
-    p is below alpha in a share alpha of the draws, so it costs alpha once as well."""
+    `groups`: equal values mark questions that are read off one interval, which cost alpha once. The
+    factor of a p is the number of groups of which it or a larger p is left. A one-sided p, of rules
+    that are the two sides of one bound, needs a group of its own."""
+    # Why the error is held:
+    # 1. If an interval holds the truth, all that is read off it is right: a group costs alpha once.
+    # 2. A group that may give a wrong verdict keeps a p until it gives one. So the factor of the
+    #    first wrong verdict is at least the number of such groups, as in Holm's own proof.
+    # 3. Of one side there is no such interval. But at most one of the two verdicts is wrong, and p
+    #    is below alpha in a share alpha of the draws: alpha once as well.
     order = sorted(range(len(ps)), key=ps.__getitem__)
     if groups is None:
         groups = range(len(ps))
