@@ -8,7 +8,7 @@ that counts. The parent's answers are those of its own evaluation, or of a child
 without an extension, which is the same model under another name."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from posbench.report.labels import STEPS_KEY, Labels
 from posbench.report.references import is_plain
@@ -48,15 +48,15 @@ class Learned:
             method = None if is_plain(first) else first["eval_id"]
             if first["finetune"]:
                 self.parents[run_id] = first["finetune"]
-            # The longest length inside the window comes last, and its share stays.
-            for row in _rows_inside(evaluation, first["train_len"]):
-                self.shares[run_id, *setting, method, row["task"]] = row["accuracy"]
+            shares_inside = _shares_inside(evaluation, first["train_len"])
+            for task, share in shares_inside.items():
+                self.shares[run_id, *setting, method, task] = share
             config = runs[run_id].config if run_id in runs else {}
             if method is None and _is_parent_itself(label, first, config):
                 # Its answers inside the parent's window stand for the parent's own.
-                for row in _rows_inside(evaluation, config[PARENT_WINDOW_KEY]):
-                    of_parent = (first["finetune"], *setting, None, row["task"])
-                    self.shares.setdefault(of_parent, row["accuracy"])
+                shares_inside = _shares_inside(evaluation, config[PARENT_WINDOW_KEY])
+                for task, share in shares_inside.items():
+                    self.shares.setdefault((first["finetune"], *setting, None, task), share)
 
     def share(self, evaluation: Evaluation, row: dict) -> float | None:
         """Share of right answers by which the training of a row has learned its task: the largest
@@ -89,10 +89,13 @@ class Learned:
         return names
 
 
-def _rows_inside(evaluation: Evaluation, window: int) -> Iterator[dict]:
-    """Rows over all depths of the lengths inside a window of so many tokens, the longest last."""
+def _shares_inside(evaluation: Evaluation, window: int) -> dict[str, float]:
+    """{task: share of right answers over all depths} at the longest length inside a window of so
+    many tokens.
+    """
     rows = [row for row in evaluation.rows if row["length"] <= window and row["depth"] is None]
-    yield from sorted(rows, key=lambda row: row["length"])
+    rows.sort(key=lambda row: row["length"])
+    return {row["task"]: row["accuracy"] for row in rows}  # the last of a task, the longest, stays
 
 
 def _is_parent_itself(label: Labels, row: dict, config: Mapping[str, object]) -> bool:

@@ -95,7 +95,7 @@ def test_a_seed_that_its_method_broke_counts_if_its_parent_had_learned_the_task(
         if learner == "the parent":
             paths.append(write_answers(tmp_path, seed, {64: 0.99, 1024: 0.2}))
         else:
-            paths.append(child(tmp_path, seed, {64: 0.99, 256: 0.4, 1024: 0.2}))
+            paths.append(child(tmp_path, seed, {32: 0.3, 64: 0.99, 256: 0.4, 1024: 0.2}))
     score, text = of_pi(paths)
     assert (score.n_seeds, score.n_trained, score.learned) == (3, 3, True)
     assert score.accuracy == pytest.approx(0.5) and score.inside == pytest.approx(0.99)
