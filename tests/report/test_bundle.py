@@ -206,22 +206,3 @@ def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path)
     (tmp_path / "better" / "curve.csv").unlink()
     done = call(capfd, tmp_path, "bundle", "better", "check=true")
     assert done.returncode == 1 and "curve.csv is not what rows and sums give" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ([], "0 are named"),
-        (["demo", "out=x.tar"], "out=x.tar is no bundle"),
-        (["demo", "chek=true"], "chek"),
-        ([str(DEMO / "rows.csv")], "is a CSV of losses without sums"),
-    ],
-)
-def test_mistakes_are_one_sentence(words, message, capfd, tmp_path):
-    done = call(capfd, tmp_path, "bundle", *words)
-    assert (
-        done.returncode == 2
-        and message in done.stderr
-        and done.stderr.count("\n") == 1
-        and not list(tmp_path.iterdir())
-    )

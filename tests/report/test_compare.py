@@ -255,56 +255,6 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "method,length\na,64\n",
-            "paper.csv has no column nll or ppl, but method, length: give a CSV with at least",
-        ),
-        ("nll\n3\n", "has no column length, and none method or label or encoding"),
-        ("", "method or label or encoding, but none: give a CSV with at least the columns"),
-        (
-            "method,length,nll\na,64,3\nb,6",
-            "paper.csv, line 3, has no column nll: complete the line",
-        ),
-        ("method,length,nll\n", "holds no line below its header"),
-        (
-            "method,length,nll\na,64,3\na,64,4\n",
-            "line 3: a none none at length 64 appears twice: distinguish the lines by",
-        ),
-        ('method;length;nll\na;64;"3,5"\n', "line 2: nll=3,5 is not a number: write it like 3.52"),
-        ("method,length,nll\na,64.5,3\n", "length=64.5 is not a number of tokens"),
-        ("method,length,nll\na,-1,3\n", "length=-1 is not a number of tokens"),
-        ("method,length,nll\na,,3\n", "there is no length"),
-        ("method,length,nll\n,64,3\n", "there is no method"),
-        ("method,length,ppl\na,64,0\n", "ppl=0 is not a perplexity"),
-        (
-            "method,length,nll,low,high\na,64,3,3.2,3.1\n",
-            "the loss lies outside of its interval, low=3.2 to high=3.1",
-        ),
-        ("method,length,nll,low,high\na,64,,3.2,3.1\n", "low=3.2 to high=3.1: correct one"),
-        ("method,length,nll\na,64,3\n", "paper.csv does not state the training length"),
-        ("method,length,nll\n\x1b[31m,64,x\n", "nll=x is not a number"),
-        ("run_id,eval_id,schema\na,b,1\n", "columns that differ from schema"),
-    ],
-)
-def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, message):
-    with pytest.raises(ConfigError) as refused:
-        collect_report([], "t", "x", [paper_csv(tmp_path, text)])
-    assert (
-        message in str(refused.value)
-        and "\n" not in str(refused.value)
-        and "\x1b" not in str(refused.value)
-    )
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "paper.csv").write_bytes(b"method,length,nll\n\xff\xfe,64,3\n")
-    with pytest.raises(ConfigError, match="cannot be read as CSV"):
-        collect_report([], "t", "x", [tmp_path / "paper.csv"])
-
-
 def test_files_of_one_name_are_told_apart(tmp_path):
     assert list(
         shortest_endings([tmp_path / "a" / "rows.csv", tmp_path / "b" / "rows.csv"]).values()

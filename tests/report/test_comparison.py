@@ -171,28 +171,6 @@ def test_rows_have_every_line_of_every_length(tmp_path):
     assert len(rows) == len(LENGTHS) * len(CURVES)
 
 
-@pytest.mark.parametrize(
-    ("request_", "part"),
-    [
-        ({"lines": ("rop|yarn", "rope")}, "did you mean rope|yarn?"),
-        ({"length": "7x"}, "choose from 1x (64), 2x (128), 4x (256), 8x (512)"),
-        ({"length": "far"}, "such as length=512 or length=8x"),
-        ({"lines": ("rope|pi",), "length": "8x"}, "name a second one, such as rope"),
-        ({"lines": ("rope|pi", "rope + pi")}, "name a second one, such as rope"),
-        ({"against": "fox"}, "fox is no line of these results"),
-        ({"measure": "los"}, "must be one of loss, rise, change, accuracy (did you mean loss?)"),
-        ({"correction": "bonferroni"}, "must be one of holm, none"),
-        ({"by": "seed"}, "must be one of length, train_len, data"),
-        ({"against": "each", "by": "length"}, "leave one out"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_with_what_can(tmp_path, request_, part):
-    with pytest.raises(ConfigError) as refused:
-        requested_comparisons(reports_of(tmp_path, seeds=(0,)), Request(**request_))
-    assert part in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
 def test_lengths_are_tokens_or_multiples():
     assert token_length("1.5x", 64) == 96 and token_length("100", 64) == 100
 

@@ -330,21 +330,6 @@ def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, mo
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["headlne"], ["out=x.txt", "demo"], [], ["none.csv"], ["paper.csv", "out=gone/page.html"]],
-)
-def test_mistakes_are_one_sentence(words, tmp_path, capfd):
-    (tmp_path / "paper.csv").write_text("method,length\nx,64\n")
-    done = call(capfd, tmp_path, "explore", *words)
-    assert (
-        done.returncode == 2
-        and done.stderr.startswith("refused: ")
-        and done.stderr.count("\n") == 1
-    )
-    assert not list(tmp_path.glob("**/*.html"))
-
-
-@pytest.mark.parametrize(
     ("name", "seed", "every"), [("headline", 2, 5), ("newer", 0, 1), ("scale", 23, 4)]
 )
 def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, every):

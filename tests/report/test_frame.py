@@ -6,7 +6,6 @@ import pytest
 from conftest import CONFIGS
 
 import posbench
-from posbench.common.errors import ConfigError
 from posbench.runs.rows import COLUMNS
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -42,11 +41,6 @@ def test_labels_have_their_values_beside_them():
         tuned[tuned.trained_in].extension
         == tuned[tuned.trained_in].extension_name + " (trained in)"
     ).all()
-
-
-def test_what_is_no_table_is_refused():
-    with pytest.raises(ConfigError, match="choose from curve, context, accuracy, position"):
-        posbench.frame(REPORTED / "demo", "curves")
 
 
 def test_help_names_every_column():

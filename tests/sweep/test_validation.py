@@ -130,29 +130,6 @@ def test_rows_of_a_kept_step_stand_beside_those_of_the_end(cli):  # noqa: F811
     }
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["train.validate_lengths=1,16"], "must each hold the 2 scored tokens"),
-    (["train.validate_lengths=16,100k"], "needs a document of 102401 tokens in the validation"),
-    (["train.validate_extensions=yarn"], "has no lengths to extend to: give train.validate_len"),
-    (["train.validate_lengths=16,32", "train.validate_windows=0"], "asks for none: give some"),
-    ([*WATCHED, "encoding=alibi"], "train.validate_extensions=yarn at train.validate_lengths="),
-    (["train.validate_extensions=yarm", "train.validate_lengths=16"], "did you mean yarn?"),
-    (["train.keep_steps=2,5"], "holds 5, and the training ends after train.steps=4"),
-    (["train.keep_steps=0"], "must be"),
-    (["step=9"], "step=9 is beyond the training, whose last step is 4"),
-    (["train.step=3"], "give step=STEP instead"),
-    (["data=copy", "data.tokenizer=task", "train.validate_lengths=16"], "copy is a task"),
-    (["-m", "train.keep_steps=[1],[2]"], "is made only once: give one value that holds all"),
-])  # fmt: skip
-def test_what_cannot_be_is_refused_in_a_sentence(cli, words, sentence):  # noqa: F811
-    common = not any(word.startswith("data=") for word in words)
-    done = cli(
-        *words, *["log.mode=disabled", "train.length=16"] * (not common), code=2, common=common
-    )
-    assert sentence in done.stderr
-    assert not list(cli.folder.glob("runs/*/train.jsonl"))
-
-
 def test_a_step_that_was_not_kept_is_refused_with_those_that_were(cli):  # noqa: F811
     run = trained(cli, *WATCHED)[""]
     done = cli(f"run={run}", "step=2", code=2, common=False)
