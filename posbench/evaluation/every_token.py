@@ -103,9 +103,10 @@ class EveryTokenProtocol(Protocol):
         windows = self.windows
         spans = []
         for last, document in zip(windows.last_N, windows.document_N, strict=True):
-            opening = int(windows.file.starts[document])
+            before_targets = last - windows.n_targets  # the token that predicts the first target
+            document_start = int(windows.file.starts[document])
             spans += _stretch_spans(
-                last - windows.n_targets, opening, windows.n_targets, length, stride
+                before_targets, document_start, windows.n_targets, length, stride
             )
         return Spans(
             *(np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))

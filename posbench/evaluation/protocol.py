@@ -131,6 +131,7 @@ class Protocol:
         if cls.Settings is None:
             return None
         names = cls.setting_names()
+        # Other keys are of other protocols of the same command; unknown ones are refused before.
         chosen = {key: value for key, value in (evaluate.settings or {}).items() if key in names}
         return vars(cls.Settings(**typed_arguments("evaluate.settings", cls.Settings, chosen)))
 
@@ -162,7 +163,8 @@ class Protocol:
             )
         if "targets" in cls.uses:
             config.check_room()
-        if cls.replacement:  # a protocol that reads a whole text at once, and names another
+        # A protocol that reads a whole text at once names another, for extensions that cannot.
+        if cls.replacement:
             cls._check_whole_texts(extension, config, train_len)
         longest_stride = least - cls.unscored_start
         if "stride" in cls.uses and config.stride > longest_stride:
@@ -294,7 +296,7 @@ class Protocol:
         plan = evaluation.plan(evaluation.fed_length(length))
         spent["max_distance"] = evaluation.max_distance(plan)
         arrays = {"nll": nll_NS.astype(np.float32), "correct": correct_NS}
-        if self.paired:
+        if self.paired:  # target by target, as `document` and `offset` of shared_arrays
             arrays = {name: array.ravel() for name, array in arrays.items()}
         return [{**row, **spent} for row in rows], arrays
 
@@ -356,9 +358,9 @@ class Protocol:
         """nll and correctness [N, S], each target read from a text of its own with context_NS
         tokens before it.
 
-        In blocks of several targets the last has these tokens before it, and every other one fewer
-        for each target that follows it. Equal contexts are read once: above the crop every length
-        feeds the same tokens."""
+        Several targets may share a text, a block. Then only the last of them has all its context,
+        and one that n targets follow has n tokens less. Scores are kept by context_NS, since
+        lengths beyond the most tokens that an extension feeds have the same."""
         key = context_NS.tobytes()
         if key not in self.separate_scores:
             nll_M, correct_M = self._score_blocks(context_NS)
@@ -416,8 +418,9 @@ def mean_row(
     n_bytes: np.ndarray,
     unit: str = "document",
 ) -> dict:
-    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all
-    that was predicted.
+    """Columns of a row: mean and error of the losses nll_NS, which have their weights already, of
+    texts that belong to the units unit_N; accuracy and counts from `correct` and `n_bytes` of every
+    token that was predicted.
     """
     unit_M = np.repeat(unit_N, nll_NS.shape[1])
     mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), unit_M)

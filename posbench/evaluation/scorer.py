@@ -107,9 +107,10 @@ class Scorer:
         def text(at_n: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
             index_NL = token_indices(at_n, plan.length)
             ids_NL = self.file.tokens[index_NL].astype(np.int64)
-            if self.corpus.bos is not None:
+            if self.corpus.bos is not None:  # else with_bos_first has written no BOS_INDEX
                 ids_NL[index_NL == BOS_INDEX] = self.corpus.bos
-            return ids_NL[:, :-1], ids_NL[:, -n_rows:], None
+            no_choices = None
+            return ids_NL[:, :-1], ids_NL[:, -n_rows:], no_choices
 
         # without choices there are no other arrays
         nll_NR, correct_NR = self.score_texts(plan, at_N, n_rows, text)
@@ -183,7 +184,7 @@ class Scorer:
     @contextmanager
     def seconds_and_memory(self) -> Iterator[dict]:
         """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done
-        in it, and of what was done before.
+        in it, and of the batches that were taken in it from the file of an earlier process.
         """
         spent: dict[str, float] = {}
         self.peak = Peak(self.device)
@@ -192,6 +193,7 @@ class Scorer:
         yield spent
         spent["seconds"] = time.perf_counter() - began
         spent["peak_mib"] = self.peak.mib()
+        # A batch that `partial.find` gave adds the seconds of the process that read it.
         if self.partial and self.partial.seconds > seconds_before:
             spent["seconds"] += self.partial.seconds - seconds_before
             spent["peak_mib"] = max(spent["peak_mib"], self.partial.peak_mib)
@@ -240,6 +242,7 @@ def _target_scores(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tu
     their memory again."""
     nll_NR = torch.empty_like(target_NR, dtype=torch.float32)
     correct_NR = torch.empty_like(target_NR, dtype=torch.bool)
+    # The head takes many rows at once, and the loss fewer of these: its logits are in float32.
     head_rows = min(HEAD_ROWS, max(1, HEAD_LOGITS // head.out_features))
     loss_rows = max(1, LOSS_LOGITS // head.out_features)
     by_row = (hidden_NRC.flatten(0, 1), target_NR.flatten(), nll_NR.view(-1), correct_NR.view(-1))

@@ -128,7 +128,7 @@ class EvaluationSpeed:
             for count in (heads, key_heads, key_heads)
         )
         x_BTC = torch.randn(1, length, self.config.d_model, device=self.device)
-        if self.dtype == "bf16":
+        if self.dtype == "bf16":  # as in Attention, whose q and k are in float32 for the rotation
             v_BGTD = v_BGTD.bfloat16()
         return self._shortest_seconds(lambda: attend(layer, x_BTC, q_BHTD, k_BGTD, v_BGTD))
 

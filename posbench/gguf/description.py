@@ -60,7 +60,8 @@ LARGEST_FACTOR = 1e6  # of a scaling; any larger one is a damaged file
 def describe(file: GgufFile) -> dict:
     """Keys of config.json for the model in a GGUF file.
 
-    Raises ConfigError for a model that config.json and this model cannot describe exactly."""
+    Raises ConfigError for a model that config.json and this model cannot describe exactly: an
+    Undescribed one for another architecture, which transformers may have."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise Undescribed(
@@ -152,7 +153,9 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
 
 
 def _stated_sizes(file: GgufFile, keys: dict) -> dict:
-    """Keys of config.json for sizes, tied embeddings and the BOS."""
+    """Keys of config.json for sizes, tied embeddings and the BOS, from the `keys` of model_keys.
+
+    Without a list of tokens vocab_size is None, as if a config.json did not have it."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return {
         "vocab_size": len(tokens) if isinstance(tokens, list) else None,

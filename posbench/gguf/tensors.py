@@ -151,6 +151,7 @@ def _dequantised(file: GgufFile, entry: TensorEntry, size: int, heads: int | Non
         raise ConfigError(
             f"{file.path} holds weights as {kind.name}, which is not supported: choose another."
         ) from error
+    # A copy, since values that are float32 in the file are a view of bytes that cannot be written.
     values = values.astype(np.float32, copy=True)
     if heads is not None:
         alternating = values.reshape(heads, -1, 2, *entry.shape[1:])

@@ -167,9 +167,7 @@ def _sentencepiece_content(file: GgufFile) -> dict:
     It joins the two neighbours whose union has the best score, so every way to cut a token in two
     is a merge, in the order of the scores. A space is written as U+2581, and one stands before
     every text; characters outside the vocabulary become bytes. The parts are those of the
-    tokenizer.json that Llama 2 was published with: as there and in llama.cpp, a space is written
-    behind tokens that are found whole too, which SentencePiece does not behind those that a user
-    defined."""
+    tokenizer.json that Llama 2 was published with."""
     tokens = _listed_strings(file, "tokens")
     types = _number_of_each_token(file, "token_type", len(tokens))
     scores = _number_of_each_token(file, "scores", len(tokens))
@@ -197,6 +195,8 @@ def _sentencepiece_content(file: GgufFile) -> dict:
         {"type": "Fuse"},
     ]
     if space_before_text:
+        # As in Llama 2's file and llama.cpp, the text behind an added token begins with a space
+        # too. SentencePiece writes none behind tokens that a user defined.
         normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
         # removes one space at the start, none at the end
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})

@@ -185,7 +185,8 @@ def with_defaults(config: dict, file: Path) -> dict:
 def _family(config: dict, file: Path) -> str:
     """Model type as transformers' AutoConfig reads it: a Mistral with layer_types is a Ministral.
 
-    Raises ConfigError for another family."""
+    Raises ConfigError for what is no family, and Undescribed, a kind of it, for one that
+    transformers may have."""
     family = config.get("model_type")
     if not isinstance(family, str):
         raise ConfigError(

@@ -71,6 +71,7 @@ def outline_from_config(config: dict, file: Path) -> Outline:
         kv_heads = _falcon_key_heads(config, kv_heads, heads)
         length = length or FALCON_LENGTH
     head_dim = stated_head_width(config, file)
+    # With latent attention a head has a part without RoPE and one with it.
     if all(isinstance(config.get(key), int) for key in LATENT_WIDTHS):
         head_dim = sum(config[key] for key in LATENT_WIDTHS) or head_dim
     model = ModelConfig(

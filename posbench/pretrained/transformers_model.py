@@ -54,6 +54,7 @@ def _reason_not_to_try(checkpoint: Checkpoint) -> str | None:
             "transformers reads GGUF files only where accelerate is installed: pip install"
             " 'posbench[hf]'"
         )
+    # A file of an architecture that is not described here has nothing that speaks against it.
     with contextlib.suppress(Undescribed):
         config = checkpoint.config()
         # transformers ignores rope.scaling.* in a GGUF file, and knows no SmolLM3 in one

@@ -144,7 +144,7 @@ def find_unchanged(path: str, sha256: str) -> Checkpoint:
     remedy = "put them back, or make a run of where they lie now by run.py model=hf model.path=PATH"
     try:
         checkpoint = find_checkpoint(path, download=False)
-        digest = checkpoint.digest(None, reread=True)
+        digest = checkpoint.digest(cache_dir=None, reread=True)
     except ConfigError as error:
         raise RunError(
             f"The weights of this run are no longer in model.path={path}"

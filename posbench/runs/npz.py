@@ -43,7 +43,8 @@ def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
     try:
         arrays = _unpacked_arrays(path, names)
         for name, array in arrays.items():
-            if array.dtype.kind not in DTYPE_KINDS.get(name.split("_")[0], NUMBERS):
+            quantity = name.split("_")[0]  # the nll of nll_1024
+            if array.dtype.kind not in DTYPE_KINDS.get(quantity, NUMBERS):
                 raise DamagedArrays(f"{name} holds {array.dtype}")
         return arrays
     except (FileNotFoundError, RunError, DamagedArrays):

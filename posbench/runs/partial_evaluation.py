@@ -57,7 +57,9 @@ class PartialEvaluation:
         return digest.hexdigest()
 
     def find(self, key: str) -> list[np.ndarray] | None:
-        """Arrays of a batch that was read before; None without it."""
+        """Arrays of a batch that was read before, whose time and memory then count in `seconds` and
+        `peak_mib`; None without it.
+        """
         if key not in self.batches:
             return None
         batch = self.batches[key]

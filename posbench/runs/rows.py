@@ -114,10 +114,10 @@ def _typed_value(column: Column, value: Any) -> Any:
         return None
     is_bool = isinstance(value, bool)
     if column.kind is float and isinstance(value, int | float) and not is_bool:
-        return float(value) if math.isfinite(value) else None
+        return float(value) if math.isfinite(value) else None  # json has no nan or inf
     if not isinstance(value, column.kind) or (column.kind is int and is_bool):
         raise TypeError(f"column {column.name} takes {column.kind.__name__}, not {value!r}")
-    if column.kind is dict:
+    if column.kind is dict:  # as a file gives it back: tuples as lists, keys in order
         return json.loads(json.dumps(value, sort_keys=True))
     return value
 
@@ -154,6 +154,8 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     by a newer posbench.
     """
     try:
+        # Checked before they are counted, so that a newer schema is told as one; the rows beyond
+        # MOST_ROWS only take time.
         rows = [_checked_row(row, content["schema"], path) for row in content["rows"][:MOST_ROWS]]
         for name in SHARED_COLUMNS:
             if len({row[name] for row in rows}) > 1:
@@ -302,4 +304,6 @@ def _parsed_cell(name: str, text: str) -> Any:
         return None
     if kind in (dict, bool):
         return json.loads(text)
-    return defuse.uncell(text) if kind is str else kind(text)
+    if kind is str:
+        return defuse.uncell(text)  # without the apostrophe that keeps a spreadsheet from formulas
+    return kind(text)

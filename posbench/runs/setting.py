@@ -42,7 +42,7 @@ class Setting:
             if key in cls.__dataclass_fields__:
                 values[key] = value
         if isinstance(values.get("text"), dict):
-            text = values["text"]
+            text = values["text"]  # its `content` is a hash
             values["text"] = f"{text['name']} {text['content'][:8]}"
         if isinstance(values.get("key_run"), dict):
             values["key_run"] = values["key_run"]["run_id"]

@@ -45,11 +45,12 @@ def save_arrays(
     (nll_1024)."""
     lengths = sorted(by_length)
     fields = {**shared, "length": np.array(lengths)}
-    names = dict.fromkeys(LOSS_ARRAYS)  # an ordered set
+    names = dict.fromkeys(LOSS_ARRAYS)  # an ordered set; all lengths have the same names
     for length in lengths:
         names |= dict.fromkeys(by_length[length])
     for name in names:
         arrays = [by_length[length][name] for length in lengths]
+        # Protocols whose lengths share their targets give [n_targets], others a text by row.
         same_targets = all(array.ndim == 1 for array in arrays)
         if same_targets:
             fields[name] = np.stack(arrays)
@@ -162,9 +163,10 @@ class TargetLosses:
 
         Raises RunError if the npz is damaged.
         """
+        # Without an npz there is no "length", and nothing equals None.
         indices = np.flatnonzero(self.arrays.get("length") == length)
         if not len(indices):
-            return None
+            return None  # not evaluated
         if self._last_key != (name, length):
             try:
                 values = self._values(name, length, indices[0])
@@ -172,7 +174,7 @@ class TargetLosses:
                 # Arrays of other shapes than those of the losses, of text, or none.
                 raise self._damage_error(error) from error
             if values is None:
-                return None
+                return None  # of no document
             self._last_key = (name, length)
             self._last_values = values
         return self._last_values
@@ -182,6 +184,7 @@ class TargetLosses:
         arrays = self.arrays
         values = arrays[name][index] if name in arrays else self._array_of_file(f"{name}_{length}")
         n_windows = len(values)
+        # `document` has an entry for each row of the values, but for windows across documents.
         if not n_windows or n_windows != len(arrays["document"]):
             return None
         return values.reshape(n_windows, -1).astype(np.float64)

@@ -87,7 +87,7 @@ class StepGraphs:
         self.recover = recover
         self.record = record or self._capture
         # Memory that all graphs share: one is replayed after the other, and outputs are copied at
-        # once.
+        # once. None before the first record.
         self.pool = None
         self.eager_steps: Counter[tuple] = Counter()  # {shape of inputs: number of steps}
         self.recorded: dict[tuple, Recorded] = {}  # {shape of inputs: its graph}
@@ -119,8 +119,8 @@ class StepGraphs:
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
         """Record the step of a shape, or have all steps stay eager if that fails."""
-        # Any exception counts, as of a compiler: the eager step raises one with another cause
-        # again.
+        # A compiler may raise any exception. One of another cause is not lost: the eager step that
+        # follows raises it again.
         try:
             self.recorded[shape] = self.record(self.step, [tensor.clone() for tensor in inputs])
         except Exception as error:

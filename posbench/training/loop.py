@@ -74,6 +74,7 @@ def fit(
                 keep_step = functools.partial(_keep, trainer, peak, keep)
                 _train(trainer, run, recorder, keep_step, signals, bar)
                 summary = _finish(trainer, run, recorder, peak)
+            # All is written. A signal that came meanwhile still stops what would follow.
             signals.check("stopped when training was complete")
     except Diverged as error:
         if world.is_main:

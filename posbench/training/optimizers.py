@@ -127,16 +127,16 @@ class Partition(NamedTuple):
 
 def _partition(model: nn.Module, by_muon: bool) -> Partition:
     """Partition of a model's trainable parameters, each in the order of the model."""
-    inside, matrices = _linear_weights(model)
+    ids_inside_layers, ids_of_matrices = _linear_weights(model)
     parts = Partition([], [], [])
     for parameter in model.parameters():
         if not parameter.requires_grad:
             continue
-        if by_muon and id(parameter) in inside:
+        if by_muon and id(parameter) in ids_inside_layers:
             parts.hidden.append(parameter)
-        elif id(parameter) in matrices:
+        elif id(parameter) in ids_of_matrices:
             parts.decayed.append(parameter)
-        else:
+        else:  # embeddings, biases, norms and parameters of methods
             parts.others.append(parameter)
     return parts
 

@@ -33,9 +33,10 @@ def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
     corpus = _random_text(vocab_size, max(FEWEST_TOKENS, 4 * config.train.tokens_per_step))
     try:
         torch.set_num_threads(threads)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU
             model = make_model(config, vocab_size).to(device)
             plans = training_plan_maker(model.encoding, model.scale, device, config.seed)
+            # Compiling would take longer than all that is measured.
             train_config = replace(config.train, compile=False)
             trainer = Trainer(model, corpus, train_config, config.seed, torch.device(device), plans)
             for _ in range(WARMUP_STEPS):
@@ -51,7 +52,12 @@ def step_seconds(config: JobConfig, vocab_size: int, threads: int) -> float:
 def _random_text(vocab_size: int, length: int) -> Corpus:
     """A corpus whose only document is `length` random tokens."""
     tokens = np.random.default_rng(0).integers(0, vocab_size, length)
-    text = TokenFile(tokens, np.ones(len(tokens), np.int64), np.array([0, len(tokens)]), ["random"])
+    text = TokenFile(
+        tokens,
+        n_bytes=np.ones(len(tokens), np.int64),
+        starts=np.array([0, len(tokens)]),
+        names=["random"],
+    )
     return Corpus(
         train=text,
         validation=text,

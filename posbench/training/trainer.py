@@ -71,7 +71,7 @@ class Trainer:
         config: TrainConfig,
         seed: int,
         device: torch.device,
-        plan_for: Callable,
+        plan_for: Callable,  # from (length, step) to the step's Plan
         world: World | None = None,
         losses_by_length: Callable[[], dict] | None = None,
     ) -> None:
@@ -332,7 +332,8 @@ class Trainer:
         gradients = [param.grad for param in self.model.parameters() if param.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self.config.clip > 0 and gradients:
-            # As clip_grads_with_norm_ does it, 1e-6 too, which asks each gradient for its device.
+            # The arithmetic of clip_grads_with_norm_, its 1e-6 too. That function first asks each
+            # gradient for its device.
             factor = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, factor)
         return norm

@@ -129,7 +129,7 @@ class Accuracy(Protocol):
         """
         source = questions(corpus, config)
         for length in config.lengths:
-            # Drawing a text of the first part says what the task needs.
+            # Drawing any text says what the task needs: where one part fits, all of a length do.
             first_part = source.parts(length)[0]
             source.draw(length, count=1, key=[config.seed], **first_part.arguments)
             if config.tasks:
@@ -142,6 +142,7 @@ class Accuracy(Protocol):
         """
         source = word_questions(config, tokenizer, bos)
         for length in config.lengths:
+            # Parts differ in depth alone, which takes no room.
             first_part = source.parts(length)[0]
             source.check_room(length, count=1, key=[config.seed], **first_part.arguments)
 
@@ -154,9 +155,13 @@ class Accuracy(Protocol):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading, with a loss for each question. `fed` is `length`: an extension that
+        crops is refused (`replacement`).
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        if not config.tasks:  # of a task that is the data, any token may be an answer
+        # Without evaluate.tasks the data or its mix is a task, whose answers may begin anywhere.
+        if not config.tasks:
             return ReadVolume(
                 n_windows, tokens_per_text=length, rows_per_text=length, total_losses=n_windows
             )
@@ -212,8 +217,8 @@ class Accuracy(Protocol):
         return scored
 
     def _arrays_of_row(self, row: dict, answers: Answers) -> dict[str, np.ndarray]:
-        """Arrays [texts of a part, columns] of a row. Texts of all depths stand side by side, as
-        many columns for each as for one.
+        """Arrays [texts of a part, columns] of a row. Row i has the answers of text i of the first
+        depth, then those of text i of the next, and so on. `part` has one row, alike for all texts.
         """
         n_depths = len(answers.nll_NA) // self.texts_per_part
         nll, correct, rank = (
@@ -239,6 +244,7 @@ class Accuracy(Protocol):
         choice_NK = examples.choices_NK
 
         def text(at_n: np.ndarray) -> tuple:
+            """Inputs, targets and choices of some texts, as score_texts asks for them."""
             choice_nK = None if choice_NK is None else choice_NK[at_n]
             return examples.inputs_NT[at_n], target_NR[at_n], choice_nK
 
@@ -248,7 +254,9 @@ class Accuracy(Protocol):
         nll_NR, correct_NR, *rank_and_nll = scores
         nll_NA = sums_by_answer(answer_NR, nll_NR)
         correct_NA = sums_by_answer(answer_NR, ~correct_NR) == 0  # no token of the answer is wrong
+        # Choices are single tokens, and so are their answers: each sum is over one token.
         rank_and_nll = [sums_by_answer(answer_NR, values_NR) for values_NR in rank_and_nll]
+        # In words there are rivals instead, of any number of tokens.
         if examples.rival_NAKR is not None:
             rank_and_nll = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
         if not rank_and_nll:  # no choice among answers, so no rank
@@ -270,7 +278,8 @@ class Accuracy(Protocol):
 
         def text(at_m: np.ndarray) -> tuple:
             inputs_mT, targets_mT = texts_with_rivals(examples, place_M3[at_m])
-            return inputs_mT, targets_mT[:, -n_rows:], None
+            no_choices = None
+            return inputs_mT, targets_mT[:, -n_rows:], no_choices
 
         nll_MR, _ = self.evaluation.score_texts(plan, np.arange(len(place_M3)), n_rows, text)
         nll_NAK = np.full(exists_NAK.shape, np.inf)
@@ -278,8 +287,9 @@ class Accuracy(Protocol):
         return nll_NAK
 
     def shared_arrays(self) -> dict[str, np.ndarray]:
-        """Arrays [N] that all lengths share: the number of each text, for the same texts of all
-        methods are paired.
+        """Arrays [N] that all lengths share: as `document` the number of each text, since texts of
+        one number are the same for all methods and paired; as `offset` the number of parts, so
+        that results with another number of them are not paired with these.
         """
         return {
             "document": np.arange(self.texts_per_part),

@@ -55,6 +55,9 @@ class ByPosition(Protocol):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading. `fed` is `length`: an extension that crops is refused
+        (`replacement`).
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         # Every token predicts the next one.
@@ -102,9 +105,10 @@ class ByPosition(Protocol):
         first target there.
         """
         windows = self.windows
+        last_N = windows.offset_NS()[:, -1]  # at max_length; shorter texts begin with the same one
         return {
             "document": windows.document_N,
-            "offset": windows.offset_NS()[:, -1] - self.evaluation.config.max_length + 1,
+            "offset": last_N - self.evaluation.config.max_length + 1,
         }
 
 

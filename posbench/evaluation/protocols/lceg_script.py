@@ -44,7 +44,9 @@ class LcegScript(YarnScript):
     def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """Choose the stretches of the text. Raises ConfigError too if one window alone fits it."""
         windows = super().place_windows(file, config, train_len)
+        # Tokens of the text: the targets of each stretch and the token before them.
         size = len(windows.last_N) * (windows.n_targets + 1)
+        # _window_starts would place the window at 0 alone, and drop it as the last one.
         if size - max(config.lengths) <= config.stride:
             raise ConfigError(
                 "evaluate.protocol=lceg_script drops its last window and has no other at length"
@@ -62,6 +64,9 @@ class LcegScript(YarnScript):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading `n_windows` stretches as one text. `fed` is `length`: an extension that
+        crops is refused (`replacement`).
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         texts = len(_window_starts(n_windows * config.max_length, length, config.stride))
@@ -94,10 +99,12 @@ class LcegScript(YarnScript):
         nll_WL, correct_WL = self.evaluation.score_windows(
             plan, start_W, length, indices_from_starts
         )
-        # The last row predicts the token after the window, which the script never scores.
+        # score_windows takes a target for each token that is fed. LCEG's script does not score the
+        # last one, which stands after the window.
         return nll_WL[:, :-1].astype(np.float32), correct_WL[:, :-1]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        """The row of a length, from nll and correctness [W, L - 1]."""
         windows = self.windows
         start_W = self.window_starts(length)
         # The script takes the mean over batches, so a window of a smaller last one weighs more.
@@ -111,7 +118,9 @@ class LcegScript(YarnScript):
         bytes_before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         # of all tokens of a window but the first, which nothing predicts
         bytes_W = bytes_before_M[start_W + length] - bytes_before_M[start_W + 1]
-        document_W = windows.document_N[start_W // (windows.n_targets + 1)]
+        # A window counts for the stretch of its first token; the stretches follow each other.
+        tokens_of_stretch = windows.n_targets + 1
+        document_W = windows.document_N[start_W // tokens_of_stretch]
         return [self.mean_columns((weight_W * loss_W)[:, None], correct_NS, document_W, bytes_W)]
 
 

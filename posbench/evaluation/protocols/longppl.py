@@ -100,11 +100,12 @@ class Longppl(FixedTargets):
     ) -> list[ReadVolume]:
         """Readings that choose the key tokens: with the long context, and with the short one."""
         long = _long_context(config.key_run, train_len)
-        # Of this length each target has a text of its own, as in the floor.
-        beyond = config.max_length + 1
+        # Each target is read in a text of its own, as in the floor. read_volume counts so for any
+        # length above what is fed.
+        longer_than_fed = config.max_length + 1
         contexts = (long, config.key_context)
         return [
-            cls.read_volume(config, long, length=beyond, fed=context, n_windows=n_windows)
+            cls.read_volume(config, long, length=longer_than_fed, fed=context, n_windows=n_windows)
             for context in contexts
         ]
 

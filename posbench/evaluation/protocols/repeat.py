@@ -76,7 +76,8 @@ class Repeat(FixedTargets):
         n_windows: int | None = None,
     ) -> ReadVolume:
         volume = super().read_volume(config, train_len, length, fed, n_windows)
-        if length == train_len:  # where the control is read too
+        # At this length the control is read too: as many texts again.
+        if length == train_len:
             return replace(volume, texts=2 * volume.texts, total_losses=2 * volume.total_losses)
         return volume
 

@@ -37,6 +37,7 @@ class ShuffledPrefix(FixedTargets):
             end_of_shuffled = max(1, length - n_earlier_targets - 1)
             shuffled = slice(1, end_of_shuffled)
             last_of_window = int(self.windows.last_N[at // n_targets])
+            # Of the window and the length alone, so that every method reads the same order.
             random = np.random.default_rng([seed, last_of_window, length])
             row_L[shuffled] = random.permutation(row_L[shuffled])
         return index_nL

@@ -55,9 +55,12 @@ class YarnScript(EveryTokenProtocol):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading. `fed` is `length`: an extension that crops is refused
+        (`replacement`).
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
-        step = config.stride or length
+        step = config.stride or length  # without a stride, windows that do not overlap
         texts = n_windows * len(_window_starts(config.max_length, length, step))
         # Of each stretch of max_length tokens the first is never predicted.
         n_losses = n_windows * (config.max_length - 1)

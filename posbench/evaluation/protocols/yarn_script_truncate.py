@@ -34,6 +34,9 @@ class YarnScriptTruncate(YarnScript):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading. `fed` is `length`: an extension that crops is refused
+        (`replacement`).
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         # The last row of a window is computed, but predicts a token beyond it.
