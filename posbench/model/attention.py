@@ -82,6 +82,7 @@ class QKNorm(nn.Module):
             self.q_gain = nn.Parameter(torch.ones(config.n_head, 1, 1))
 
     def forward(self, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k, normalized: rms both with gains; l2 both, with a gain on q; key_l2 k alone."""
         width = (k_BGTD.shape[-1],)
         if self.kind == "rms":
             q_BHTD = F.rms_norm(q_BHTD, width, self.q_gain, self.eps)

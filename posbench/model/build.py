@@ -79,7 +79,8 @@ def make_encoding(config: JobConfig) -> Encoding:
     that the encoding would misread.
     """
     shape = make_shape(config.model, config.train.train_len)
-    if config.train.parent:  # what is learned for each position has the parent's size
+    # What is learned for each position has the size of the parent, trained for `origin` tokens.
+    if config.train.parent:
         shape = replace(shape, positions=config.train.origin)
     check_model_size(config.model)
     with seeded(config.seed):

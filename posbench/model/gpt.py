@@ -86,7 +86,8 @@ class Block(nn.Module):
 
         The plan reports the share of the layer that is done."""
         encoding = plan.encoding
-        # Gates, positions by content and recurrent states are computed in float32.
+        # Gates, positions by content and recurrent states are computed in float32, so the norm's
+        # output stays in it. Else `normed` gives it in the format of the matrix products.
         if Bias.GATES in encoding.biases or plan.reads_content or encoding.mixes:
             normed_BTC = self.input_layernorm(x_BTC)
         else:

@@ -51,8 +51,8 @@ class _HeadLoss(torch.autograd.Function):
         exact = torch.promote_types(dtype, torch.float32)
         has_target_N = target_N != IGNORED
         n_targets = has_target_N.sum().clamp(min=1)
-        # A row without a target, which a CPU has left out, has no part in either gradient: its x is
-        # 0 in the weight's, and its own is set to 0.
+        # On a CPU the caller has left out rows without a target. On a GPU they stay, and have no
+        # part in either gradient: x is 0 in the weight's, and their own is set to 0.
         x = x_NC.to(dtype)
         weight = weight_VC.to(dtype)
         column_N1 = target_N.clamp(min=0)[:, None]  # IGNORED is no column
@@ -63,6 +63,8 @@ class _HeadLoss(torch.autograd.Function):
         dweight_VC = None
         rows = _rows_per_block(len(weight), x.device.type)
         kept_rows = MOST_KEPT_PROBABILITIES // len(weight) // rows * rows  # whole blocks
+        # Scores exist for a block of rows. A part, of several blocks, is one product with the rows
+        # for the weight's gradient.
         for part in _slices(len(x), max(rows, kept_rows)):
             p_NV = None  # probabilities minus targets of a part
             if needs_x or needs_weight:
@@ -84,7 +86,7 @@ class _HeadLoss(torch.autograd.Function):
             dx_NC = dx_NC.to(exact).mul_(has_target_N[:, None]).div_(n_targets)
         if dweight_VC is not None:
             dweight_VC = dweight_VC.div_(n_targets)
-        elif needs_weight:  # no row has a target
+        elif needs_weight:  # there is no row
             dweight_VC = weight.new_zeros(weight.shape, dtype=exact)
         ctx.gradients = (dx_NC, dweight_VC)
         return loss / n_targets

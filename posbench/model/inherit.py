@@ -106,6 +106,7 @@ def _check_scaling(encoding: dict, parent_encoding: dict) -> None:
     # An encoding around another one names it by `base`, which in rope is a number.
     inner = encoding["base"] if isinstance(encoding.get("base"), dict) else encoding
     scaling = inner.get("scaling")
+    # A parent around another encoding has none here, and is refused below by its name.
     parent_scaling = parent_encoding.get("scaling")
     if scaling in (None, parent_scaling):  # nothing new is trained in
         return

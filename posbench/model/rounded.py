@@ -55,6 +55,7 @@ def _linear_layers(model: GPT) -> list[nn.Linear]:
 @torch.no_grad()
 def _rounded_copy(model: GPT) -> GPT:
     """Copy of a model with linear layers in bf16; all else is shared with the model."""
+    # Called within inference mode, whose tensors no later pass outside it could record.
     # deepcopy takes these as copied already, so both models hold them
     shared = [model.encoding, model.scale, *model.parameters(), *model.buffers()]
     copied = copy.deepcopy(model, memo={id(part): part for part in shared})

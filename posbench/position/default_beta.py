@@ -17,7 +17,7 @@ def default_beta(alpha: float, train_len: int, fastest: float = 1.0) -> float:
     >>> round(default_beta(1.0, 64), 3)
     2.546
     """
-    # In a short window no pair makes PUBLISHED_BETA turns. Above alpha, or the ramp would turn
-    # around.
+    # In a short window no pair makes PUBLISHED_BETA turns, so posbench takes a quarter of the most,
+    # and 1 above alpha at least, or the ramp would turn around.
     turns = train_len * fastest / (2 * math.pi)
     return max(alpha + 1, min(PUBLISHED_BETA, turns / 4))

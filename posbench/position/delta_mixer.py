@@ -21,6 +21,7 @@ class DeltaMixer(nn.Module):
     """The layer without its forgetting and its output gate, which subclasses define."""
 
     def __init__(self, shape: Shape, value_heads: int, kernel: int):
+        """`value_heads`: heads of values of each head of keys."""
         super().__init__()
         self.head_dim = shape.head_dim
         self.value_heads = value_heads
@@ -29,6 +30,7 @@ class DeltaMixer(nn.Module):
         self.q_proj = Linear(shape.d_model, key_width, bias=False)
         self.k_proj = Linear(shape.d_model, key_width, bias=False)
         self.v_proj = Linear(shape.d_model, self.widths[2], bias=False)
+        # b: strength of what a token writes, of each head of values
         self.b_proj = Linear(shape.d_model, value_heads * shape.n_head, bias=False)
         self.conv = ShortConvolution(sum(self.widths), kernel)
         self.norm = nn.RMSNorm(shape.head_dim, eps=NORM_EPS)

@@ -46,7 +46,10 @@ def _piece_output_and_state(
     b_BHT: Tensor,
     state_BHDV: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Output of some tokens, and the state behind them, from the state before them, None for 0."""
+    """Output of some tokens, and the state behind them, from the state before them, None for 0.
+
+    The u_i of a chunk (see above) are linear in the state S before it: `value` - `key` S, where
+    `value` is the solution without a state and `key` that of the part which S multiplies."""
     length = q_BHTD.shape[2]
     chunk = CHUNK_BY_HEAD if log_a_BHTE.shape[-1] == 1 else CHUNK_BY_CHANNEL
 
@@ -57,8 +60,10 @@ def _piece_output_and_state(
     q_BHNCD = chunks(q_BHTD)
     k_BHNCD = chunks(k_BHTD)
     b_BHNC1 = chunks(b_BHT.unsqueeze(-1))
+    # logarithm of the decay from the chunk's beginning up to each token
     g_BHNCE = chunks(log_a_BHTE).cumsum(dim=-2)
     written_BHNCD = k_BHNCD * b_BHNC1
+    # Products of tokens i and j of a chunk: of the triangular system, and of queries with keys.
     system_BHNCC, read_BHNCC = _decayed_products(written_BHNCD, q_BHNCD, k_BHNCD, g_BHNCE)
     right_side = torch.cat((chunks(v_BHTV) * b_BHNC1, written_BHNCD * g_BHNCE.exp()), dim=-1)
     solved = torch.linalg.solve_triangular(
@@ -66,6 +71,7 @@ def _piece_output_and_state(
     )
     value_BHNCV, key_BHNCD = solved.split([v_BHTV.shape[-1], k_BHTD.shape[-1]], dim=-1)
     end_BHN1E = g_BHNCE[..., -1:, :]
+    # each as the loop below names it
     parts = (
         value_BHNCV,
         key_BHNCD,
@@ -96,7 +102,8 @@ def _decayed_products(
     decayed from j to i: both [B, H, N, C, C].
     """
     # [C, C]: True for the keys after a token
-    later = torch.ones(2 * g_BHNCE.shape[-2:-1], dtype=torch.bool, device=g_BHNCE.device).triu(1)
+    chunk = g_BHNCE.shape[-2]
+    later = torch.ones(chunk, chunk, dtype=torch.bool, device=g_BHNCE.device).triu(1)
     between = g_BHNCE.unsqueeze(-2) - g_BHNCE.unsqueeze(-3)
     decay_BHNCCE = between.masked_fill(later.unsqueeze(-1), -torch.inf).exp()
     # One decay for all channels can follow the product.

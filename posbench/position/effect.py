@@ -93,8 +93,9 @@ def fingerprint(plan: Plan) -> str:
     what a trained scale adds.
     """
     tensors = [plan.embed()]
-    # Layers that treat position alike share their bands, and are hashed once.
+    # Layers that treat position alike share their bands and scales, and are hashed once.
     for layer in {id(layer.bands): layer for layer in plan.layers}.values():
+        # Scales that read the text have a factor for each text; one input will do to compare them.
         tensors.append(layer.factor_of_zeros)
         for band in layer.bands:
             tensors += [getattr(band, name) for name in COMPARED_TENSORS]

@@ -111,8 +111,8 @@ class Spectrum:
     """Frequencies freq_F in radians per token (float64), and the base and dimension they were made
     from: base^(-2c / rotary_dim).
 
-    Coordinates below `exact_first` use exact_F (same size) instead, and q and k there are
-    multiplied by exact_scale."""
+    Coordinates below `exact_first` use exact_F (same size) instead, the frequencies as trained, and
+    q and k there are multiplied by exact_scale (LongRoPE). exact_F is None for one set alone."""
 
     freq_F: Tensor
     base: float
@@ -125,22 +125,27 @@ class Spectrum:
         """Angle of each pair at each coordinate: [T, F], float64 on the CPU.
 
         At coordinates of a text, [B, H, T] or [B, H, T, F], it is [B, H, T, F] in their format and
-        on their device, and the first `exact_first` tokens are those by index."""
+        on their device, and the first `exact_first` tokens are those by index, since coordinates
+        by content say nothing of it."""
         if pos_T.ndim > 1:
             return self._text_angles(pos_T)
         pos_T = pos_T.cpu().double()
         angle_TF = torch.outer(pos_T, self.freq_F)
         if self.exact_F is None:
             return angle_TF
+        # LongRoPE's first positions turn as trained.
         is_exact_T1 = (pos_T < self.exact_first)[:, None]
         return torch.where(is_exact_T1, torch.outer(pos_T, self.exact_F), angle_TF)
 
     def _text_angles(self, pos: Tensor) -> Tensor:
-        """Angles at coordinates of the tokens of a text, one for each head or for each pair."""
+        """Angles at coordinates of the tokens of a text, one for each head ([B, H, T]) or for each
+        pair ([B, H, T, F]).
+        """
         pos_BHTF = pos.unsqueeze(-1) if pos.ndim == 3 else pos
         angle_BHTF = pos_BHTF * self.freq_F.to(pos)
         if self.exact_F is None:
             return angle_BHTF
+        # LongRoPE's first tokens, by index: coordinates here are made from the content.
         is_exact_T1 = (torch.arange(pos.shape[2], device=pos.device) < self.exact_first)[:, None]
         return torch.where(is_exact_T1, pos_BHTF * self.exact_F.to(pos), angle_BHTF)
 

@@ -57,7 +57,7 @@ def _hook_results(encoding: Encoding, index: int) -> Iterator[HookResult]:
         delta_SK = (pos_T[:, None] - pos_K).clamp(min=0).float()
         profile = encoding.profile(delta_SK, index)
         yield HookResult("profile", profile, (heads, TEXT_LENGTH, N_KEYS), "[H, *delta.shape]")
-    if encoding.biases & Bias.DENSE:
+    if encoding.biases & Bias.DENSE:  # either of its kinds defines `bias`
         bias = encoding.bias(pos_T, pos_K, index)
         yield HookResult("bias", bias, (heads, TEXT_LENGTH, N_KEYS), "[H, S, K]")
     content = _content_arguments(encoding, index)

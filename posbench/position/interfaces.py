@@ -90,7 +90,9 @@ class Encoding(nn.Module):
         cls.placed_by_content = cls.content_positions is not Encoding.content_positions
         cls.mixes = cls.mixer is not Encoding.mixer
         if cls.placed_by_content:
-            cls.traits = cls.traits & ~Trait.RELATIVE  # near and far are told by index
+            # An extension tells near keys from far ones by index, which these coordinates are not,
+            # so bands with coordinates of their own would tear distances.
+            cls.traits = cls.traits & ~Trait.RELATIVE
 
     def __init__(self, shape: Shape):
         super().__init__()

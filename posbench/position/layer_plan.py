@@ -19,9 +19,10 @@ QUERIES_AT_ONCE = 256  # queries whose keys are counted at once, where they are 
 def band_table(
     encoding: Encoding, spectrum: Spectrum | None, pos_T: Tensor, interpolated: bool
 ) -> Tensor | None:
-    """Table of an encoding for the coordinates of a band, made of those at whole coordinates if the
-    band is `interpolated`; None for no rotation.
-    """
+    """Table of an encoding for the coordinates of a band; None for no rotation.
+
+    In an `interpolated` band a key between two whole coordinates has the mean of both scores, by
+    its distance from each, and not the score of its own coordinate."""
     if not interpolated:
         return encoding.table(pos_T, spectrum)
     whole_T = torch.arange(int(pos_T.max().ceil()) + 1, dtype=torch.float64)
@@ -31,7 +32,8 @@ def band_table(
     upper_T = pos_T.ceil()
     upper_table = table[..., upper_T.long(), :]
     lower_table = table[..., pos_T.long(), :]
-    return encoding.between(upper_table, lower_table, upper_T - pos_T)
+    share_of_lower_T = upper_T - pos_T
+    return encoding.between(upper_table, lower_table, share_of_lower_T)
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ class LayerPlan:
         if not self.reads_content:
             return self
         encoding = self.encoding
-        content = self.content_arguments(x_BTC)
+        content = self.content_arguments(x_BTC)  # of which the first is x in float32
         bands = self.bands
         if encoding.placed_by_content:
             pos = encoding.content_positions(*content)
@@ -238,7 +240,7 @@ class LayerPlan:
         """
         total = self.content_factor
         for scale, untrained_factor in self.scales:
-            if scale.reads_content:
+            if scale.reads_content:  # within content_factor
                 continue
             if untrained_factor is None:
                 factor = self._trained_factor(scale)
@@ -279,9 +281,10 @@ class LayerPlan:
             factor = self.factor
             return None if factor is None else factor.to(q_BHTD.device)
 
-        if self.content_factor is not None or any(factor is None for _, factor in self.scales):
+        is_trained = any(factor is None for _, factor in self.scales)
+        if self.content_factor is not None or is_trained:
             factor = factor_on_device()  # it changes from step to step
-        else:
+        else:  # kept in the first band, since no band has a factor of its own
             factor = self.bands[0].made_once(("factor", q_BHTD.device), factor_on_device)
         if factor is None:
             return q_BHTD * width**-0.5
@@ -310,8 +313,8 @@ class LayerPlan:
 
     @property
     def changes_single_scores(self) -> bool:
-        """True if something is done to single scores, or in place of their softmax, which kernels
-        by blocks alone can.
+        """True if single scores are changed, or something takes the place of their softmax: only
+        kernels by blocks do that.
         """
         return (
             self.softcap is not None

@@ -54,7 +54,8 @@ def verdict_of(
 
     Raises ConfigError with the alternatives if it may not run."""
     target = extension.target_len(max(lengths))
-    if target % 1:  # of a checkpoint's own factor it need not be whole
+    # The factor of a checkpoint's configuration may lead to a part of a token, which no text has.
+    if target % 1:
         raise ConfigError(
             f"extension.target_len={target} is not a whole number of tokens: give {round(target)},"
             " or another one."
@@ -82,6 +83,7 @@ def verdict_of(
             f" {_advice_on_alternatives(encoding)}."
         )
     source = "; ".join(filter(None, sources))
+    # Where both hold, untested says more: rows are marked by it.
     return Verdict(untested=bool(untested), of_user=of_user and not untested, source=source)
 
 
@@ -98,7 +100,9 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     for length in lengths:
         _check_positions_exist(encoding, extension, length)
     name = name_of(extension)
-    if name == "none" or fed != longest:  # a cropped text is always another one
+    if name == "none":  # is meant to change nothing
+        return None
+    if fed != longest:  # a cropped text is always another one
         return None
     # The longest first: most extensions differ there.
     judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
@@ -386,11 +390,13 @@ def _check_positions_exist(encoding: Encoding, extension: Extension, length: int
     if encoding.limit is not None and fed > encoding.limit:
         farthest = fed - 1  # no plan can be made
     else:
+        # A table is read at the coordinates of the nearest band, the first one.
         band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
         farthest = int(max(band.q_pos_T.max(), band.k_pos_T.max()))
     if farthest < limit:
         return
-    # A fixed target is the target of a text of any length, so that of 1 token tells it.
+    # A fixed target is the target of a text of any length, so that of 1 token tells it. Texts up to
+    # it keep within the limit.
     fixed_target = extension.target_len(1)
     ways = _ways_to_stay_within(encoding, extension, limit, cropped=fed < length)
     way_out = f", or choose {' or '.join(ways)}" if ways else ""
@@ -405,8 +411,11 @@ def _check_positions_exist(encoding: Encoding, extension: Extension, length: int
 def _ways_to_stay_within(
     encoding: Encoding, extension: Extension, limit: int, cropped: bool
 ) -> list[str]:
-    """Choices that keep a text within an encoding's `limit`."""
+    """Choices that keep a text within `limit`, the positions that exist: a table's rows, the
+    encoding's own limit or the training length.
+    """
     ways = []
+    # An encoding's own limit is one of the text's length, which PI leaves as it is.
     if encoding.limit is None and name_of(extension) == "none":
         ways.append("extension=pi")
     # In place a text has a cache, so no extension may crop it.

@@ -197,6 +197,7 @@ def _plan_band(
         first_T = torch.maximum(first_T, query_T - query_T % layer.chunk)
     last_T = torch.minimum(band.last(query_T), query_T)
     q_pos_T = band.q(request.pos_T[first_query:])
+    # A score between two whole distances is interpolated by the key alone.
     if band.interpolated:
         q_pos_T = q_pos_T.ceil()
     k_pos_T = band.k(request.pos_T)

@@ -23,12 +23,13 @@ class Linear(nn.Linear):
     """nn.Linear that adds rows of zeros to few rows, up to a multiple of ROW_GROUP."""
 
     def forward(self, x_NC: Tensor) -> Tensor:
+        """Product whose digits on a CPU do not depend on the number of threads."""
         if x_NC.device.type != "cpu":
             return super().forward(x_NC)
         n_rows = x_NC.shape[:-1].numel()
         missing = -n_rows % ROW_GROUP
         # Rows that are left over beside groups of four are summed in another order, and which rows
-        # these are depends on the number of threads.
+        # these are depends on the number of threads. Of many rows it was never seen to matter.
         if not missing or n_rows >= MANY_ROWS:
             return super().forward(x_NC)
         more_NC = F.pad(x_NC.reshape(n_rows, x_NC.shape[-1]), (0, 0, 0, missing))
@@ -41,6 +42,7 @@ def with_whole_row_groups(q_SW: Tensor, mask_SK: Tensor | None) -> tuple[Tensor,
     """
     n_rows = q_SW.shape[-2]
     missing = -n_rows % ROW_GROUP
+    # From MANY_ROWS on, digits were never seen to differ.
     if not missing or n_rows >= MANY_ROWS or q_SW.device.type != "cpu":
         return q_SW, mask_SK
     row_S = torch.arange(n_rows + missing).clamp(max=n_rows - 1)

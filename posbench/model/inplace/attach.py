@@ -111,7 +111,8 @@ def _configured_length(model: nn.Module) -> int:
     configs = (model.config, model.config.get_text_config())  # a part for text comes second
     lengths = [getattr(config, key, None) for config in configs for key in LENGTH_KEYS]
     configured = next((length for length in lengths if isinstance(length, int)), None)
-    if not configured or configured < 2:
+    # None, or too short for a token that is read and one to be predicted.
+    if configured is None or configured < 2:
         raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
     if configured > LONGEST_TEXT:
         raise ConfigError(
@@ -207,7 +208,7 @@ def _keep_hook_in_model(model: nn.Module, hook: AttentionHook) -> None:
 
     model.save_pretrained = save_pretrained
     model.__reduce_ex__ = refuse_copy
-    vars(model)[HOOK_ATTRIBUTE] = hook
+    setattr(model, HOOK_ATTRIBUTE, hook)
     for name in ("save_pretrained", "__reduce_ex__", HOOK_ATTRIBUTE):
         hook.undo.callback(vars(model).pop, name, None)
 

@@ -187,9 +187,10 @@ class AttentionHook:
         """True if a text of `length` tokens treats its first `cached` tokens, whose keys and values
         a cache holds, as they were treated when they were the whole text.
 
-        A method that treats beginnings alike up to every power of two is not asked again for each
-        length; within an octave that differs, such as that of a factor of each length, every two
-        texts are compared."""
+        A method that treats beginnings alike from every power of two to the next is taken to do so
+        between them, so that it is not asked again for each length. Of any other, such as one with
+        a factor of each length, the two lengths are compared."""
+        # from the power of two up to `cached` to that from `length` on
         octaves = range(cached.bit_length() - 1, (length - 1).bit_length())
         if all(self._treats_beginning_alike(2**octave, 2 ** (octave + 1)) for octave in octaves):
             return True
@@ -222,7 +223,8 @@ class AttentionHook:
             return self.plan.layers[self.layer_indices[module]]  # the caller made it
         key = (length, queries, str(device))
         if key not in self.plans:
-            if len(self.plans) >= self.most_plans:  # the latest batch has other texts
+            # Most are of earlier batches. Those of this one are made once more.
+            if len(self.plans) >= self.most_plans:
                 self.plans.clear()
             methods = (self.encoding, self.extension, self.scale)
             self.plans[key] = make_plan(
@@ -261,6 +263,7 @@ class AttentionHook:
         y_BHSD = value.new_zeros(*query.shape[:3], value.shape[-1])  # 0 at padding
         text_bounds = mask.text_bounds or ((0, mask.n_tokens),) * len(query)
         distinct_bounds = dict.fromkeys(text_bounds)
+        # Later layers ask for the plans of all texts of this batch again.
         self.most_plans = max(USUAL_MOST_PLANS, len(distinct_bounds))
         # Rows of equal padding are read at once, each as the text that it is.
         for first, stop in distinct_bounds:
@@ -278,7 +281,7 @@ class AttentionHook:
             text = CachedText(length=stop - first, dropped=max(mask.k_start - first, 0))
             q = q_BHSD[rows][:, :, query_columns]
             k = key[rows][:, :, key_columns].float()
-            v = value[rows][:, :, key_columns]
+            v = value[rows][:, :, key_columns]  # only scores need float32
             with torch.autocast(query.device.type, enabled=False):
                 y_BHSD[rows, :, query_columns] = self._attend(
                     module, text, softcap_and_sink, q, k, v

@@ -31,9 +31,9 @@ def extend(
 ) -> nn.Module:
     """Put a context extension and a factor on the logits into the model, in place of its own.
 
-    Returns the same model; see posbench.extend. Raises ConfigError for a model whose logits what
-    was measured does not explain, and for methods that are not defined on it or change nothing.
-    The model is then as it came, or has the methods that it had."""
+    Returns the same model; see posbench.extend. Raises ConfigError for a model whose logits
+    differ from those by its measured positions, and for methods that are not defined on it or
+    change nothing. The model is then as it came, or has the methods that it had."""
     for name, length in (("target_len", target_len), ("train_len", train_len)):
         if length is not None:
             check_length(name, length)
@@ -53,7 +53,7 @@ def extend(
         # hook comes back.
         with _as_it_came(model, hook):
             extend(model, extension, scale_attention, target_len, train_len)
-        hook.caches.refuse_further_tokens()
+        hook.caches.refuse_further_tokens()  # they hold keys by the methods before
     return model
 
 
@@ -64,9 +64,9 @@ def restore(model: nn.Module) -> nn.Module:
         raise ConfigError(
             "This model has no posbench methods in place: call posbench.extend first."
         )
-    hook.revert()
-    hook.undo.close()
-    hook.caches.refuse_further_tokens()
+    hook.revert()  # what the methods changed in the model, such as its longest text
+    hook.undo.close()  # the hook itself, in the model and in transformers
+    hook.caches.refuse_further_tokens()  # they hold keys that the restored model would misread
     return model
 
 
@@ -81,8 +81,8 @@ def hook_of(model: nn.Module) -> AttentionHook | None:
 @contextmanager
 def _as_it_came(model: nn.Module, hook: AttentionHook) -> Iterator[None]:
     """Context that begins with the model as it came. If it fails, hook and methods are back."""
-    hook.revert()
-    hook.undo.close()
+    hook.revert()  # undoes `lengthen`
+    hook.undo.close()  # undoes `install` and `register_with_transformers`
     try:
         yield
     except BaseException:

@@ -128,7 +128,7 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     turned_pass = _calls_of_pass(model, hook, rotary_modules, ids_BT)
     with answering_at_angle_0(rotary_modules):
         unturned_pass = _calls_of_pass(model, hook, [], ids_BT)
-        moved_pass = _calls_of_pass(model, hook, [], ids_BT, MOVED_BY)
+        pass_at_later_positions = _calls_of_pass(model, hook, [], ids_BT, MOVED_BY)
     _check_layers_seen(model, turned_pass, unturned_pass)
     shape = _model_shape(model, hook, turned_pass)
     tolerance = TOLERANCES.get(model.dtype, TOLERANCE_OF_16_BITS)
@@ -142,7 +142,7 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     table_name, row_of_position_0 = _position_table(model, unturned_pass.table_rows)
     if table_name is None:
         rows_NC = None
-        _check_no_positions(model, moved_pass, unturned_pass, tolerance)
+        _check_no_positions(model, pass_at_later_positions, unturned_pass, tolerance)
     else:
         rows_NC = _position_rows(model, hook, table_name, row_of_position_0, has_rotary_layers)
         # RoBERTa's configuration counts the rows before position 0 too.
@@ -224,6 +224,9 @@ def _calls_of_pass(
         *unused: object,
         **others: object,
     ) -> tuple[Tensor, None]:
+        """Note q, k and mask of a call, and answer as if each token saw itself alone, so that the
+        input of later layers depends on no position.
+        """
         if not isinstance(attention_mask, CompactMask):
             raise ConfigError(
                 f"{type(module).__name__} gives its attention its own mask, which posbench does not"
@@ -315,6 +318,7 @@ def _measured_layers(
         )
         module = turned_input.module
         mask = turned_input.mask
+        # Of a module that was there before, this layer is compared and dropped, with its index.
         layer = Layer(encoding, window=mask.window, chunk=mask.chunk, index=len(layers))
         first_layer = layers.setdefault(module, layer)
         if _attend_differently(first_layer, layer):
@@ -334,12 +338,15 @@ def _attend_differently(layer: Layer, other: Layer) -> bool:
 
 
 def _check_no_positions(
-    model: nn.Module, moved_pass: PassCalls, unturned_pass: PassCalls, tolerance: float
+    model: nn.Module,
+    pass_at_later_positions: PassCalls,
+    unturned_pass: PassCalls,
+    tolerance: float,
 ) -> None:
     """Raise ConfigError if the first layer's queries depend on positions before they are turned.
 
-    `moved_pass` has the same text, at later positions, as `unturned_pass`."""
-    moved_q_BHTD = moved_pass.attention_inputs[0].q_BHTD
+    Both passes have the same text, and are without turning."""
+    moved_q_BHTD = pass_at_later_positions.attention_inputs[0].q_BHTD
     expected_q_BHTD = unturned_pass.attention_inputs[0].q_BHTD
     if _relative_difference(moved_q_BHTD, expected_q_BHTD) >= tolerance:
         raise ConfigError(
@@ -469,9 +476,9 @@ def _are_unturned(turned: Tensor, unturned: Tensor) -> bool:
 def _possible_turnings(candidates: list[Angles], width: int) -> Iterator[Turning]:
     """All ways to turn heads of this width by one of these angles."""
     layouts = ("half", "interleaved")
-    either = (False, True)  # in the last channels or the first; backwards or forwards
-    for combination in itertools.product(candidates, layouts, either, either):
-        turning = Turning(*combination)
+    either = (False, True)
+    for angles, layout, last, backwards in itertools.product(candidates, layouts, either, either):
+        turning = Turning(angles, layout, last=last, backwards=backwards)
         n_channels = 2 * turning.angles.angle_TF.shape[1]
         # Of whole heads the first and the last channels are the same ones.
         if n_channels < width or (n_channels == width and not turning.last):
@@ -502,7 +509,7 @@ def _spectrum(freq_F: Tensor) -> Spectrum:
     leave as they were.
     """
     pairs = len(freq_F)
-    ratio = 1.0
+    ratio = 1.0  # of one pair, or of none that turns, which tell no base: LEAST_BASE below
     if pairs > 1 and freq_F[1] > 0:
         ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
     base = float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
@@ -517,10 +524,12 @@ def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], 
     if angles.buffer_name is None:
         return lambda length: measured, False
     config = getattr(angles.module, "config", None)
+    # Methods in place raise it, and modules compare lengths with it.
     longest_as_it_came = getattr(config, "max_position_embeddings", None)
     spectrum_of_length: dict[int, Spectrum] = {}
 
     def computed_spectrum(length: int) -> Spectrum:
+        """Spectrum of a length; where an earlier one is equal, that object."""
         # A short text first, since the module would keep the frequencies of an earlier, longer one.
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         _compute_angles(angles, length, longest_as_it_came)
@@ -538,7 +547,8 @@ def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], 
             spectrum_of_length[length] = computed_spectrum(length)
         return spectrum_of_length[length]
 
-    # Equal frequencies are one object, so they are compared by `is`.
+    # Equal frequencies are one object, so they are compared by `is`. Some scalings set in beyond
+    # the training length (longrope). Others grow from there on (dynamic), so they differ once more.
     trained, twice, four_times = (spectra(factor * train_len) for factor in (1, 2, 4))
     if trained is measured and twice is measured and four_times is measured:
         return lambda length: measured, False
@@ -559,7 +569,7 @@ def _compute_angles(angles: Angles, length: int, longest_as_it_came: int | None)
         if longest_as_it_came is not None:
             config.max_position_embeddings = longest_as_it_came
         with torch.no_grad():
-            # The largest position tells the module the length of the text.
+            # The largest position tells the module the length of the text; 0 and 1 begin it.
             position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
             # of three tokens, of which the module reads device and format alone
             hidden_BTC = torch.zeros(1, 3, 1, device=device)

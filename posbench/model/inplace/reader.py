@@ -75,6 +75,9 @@ class Reader(nn.Module):
         scaling: dict | None = None,
         scaling_len: float | None = None,
     ):
+        """`scaling`: extension that was trained in, as a configuration of a method; `scaling_len`:
+        training length before it. Both None for a checkpoint without one.
+        """
         super().__init__()
         self.model = model
         # No factor on the logits was trained, which GPT may have.

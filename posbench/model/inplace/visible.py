@@ -155,7 +155,7 @@ def _bounds_of_texts(mask_BK: Tensor, n_tokens: int) -> tuple[tuple[int, int], .
 
     `n_tokens` are those so far. Raises ConfigError for a mask that leaves some of them open."""
     mask_BK = mask_BK[:, :n_tokens].bool()
-    if mask_BK.all():
+    if mask_BK.all():  # no padding, also in a mask that ends early
         return None
     if mask_BK.shape[1] < n_tokens:
         raise ConfigError(
@@ -209,9 +209,8 @@ def _likely_rule(sees: Sees) -> Rule:
     # A chunk begins at `first`, and ends before the first later query that does not see it.
     first_K = torch.tensor([first])
     sizes = range(1, FAR_QUERY)
-    return Rule(
-        chunk=1 + bisect_left(sizes, True, key=lambda size: not sees(first + size, first_K))
-    )
+    index = bisect_left(sizes, True, key=lambda size: not sees(first + size, first_K))
+    return Rule(chunk=index + 1)  # sizes count from 1
 
 
 def _first_seen_key(sees: Sees, query: int) -> int:

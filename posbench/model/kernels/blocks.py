@@ -91,8 +91,8 @@ def queries_per_block(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
     """
     length = q_BHTD.shape[2]
     if length <= LONGEST_SINGLE_BLOCK:
-        return length
-    return sizes.get(q_BHTD.device.type, sizes["cuda"])
+        return length  # whose scores are few
+    return sizes.get(q_BHTD.device.type, sizes["cuda"])  # other accelerators are like CUDA
 
 
 class PreparedBand:
@@ -137,8 +137,11 @@ class PreparedBand:
         if Bias.PROFILE in encoding.biases and band.line is not None:
             profile = functools.partial(layer.profile, band)
             self.bias_table = distance_table(profile, block_rows, length, self.device)
+        # Where later keys are all that is hidden, -inf in the table hides them. An encoding that
+        # weighs rows computes with its biases, and hides keys itself.
         self.bias_hides_unseen = self.bias_table is not None and layer.causal and not weighs_rows
         if self.bias_hides_unseen:
+            # The index distance itself, which must be below 0 for later keys: not clamped.
             distance = distance_table(
                 lambda delta_U: delta_U, block_rows, length, self.device, clamp=False
             )
@@ -200,6 +203,7 @@ class PreparedBand:
         """
         if self.sink_H is None:
             return None
+        # In a block the gates of the scores are summed from its first query.
         logit = sink_logit(self.sink_H, self.gates_BHT, slice(start, stop), origin=start)
         return logit.unsqueeze(-1)
 
@@ -227,27 +231,27 @@ class MaskedBlock:
         keys = self.band.keys(start, stop)
         q_BHSW, k_BGKW = self.band.q_and_k(start, stop, keys)
         v_BGKW = self.v_BGTW[:, :, keys]
-        groups = q_BHSW.shape[1] // k_BGKW.shape[1]
+        queries_per_key = q_BHSW.shape[1] // k_BGKW.shape[1]  # heads
         mask = self._mask(start, stop, keys)
         sink = self.band.sink(start, stop)
         if sink is not None:
-            # A last key, whose value is 0.
+            # A last key of zeros, to whose score of 0 the mask adds the logit; its value is 0.
             k_BGKW = F.pad(k_BGKW, (0, 0, 0, 1))
             v_BGKW = F.pad(v_BGKW, (0, 0, 0, 1))
             shape = torch.broadcast_shapes(mask.shape[:-1], sink.shape[:-1])
             mask = torch.cat((mask.expand(*shape, -1), sink.expand(*shape, -1)), dim=-1)
-        if groups > 1:
+        if queries_per_key > 1:
             # The query heads of a group become further queries of one key head, so no key is
             # copied.
             mask = mask.expand(-1, q_BHSW.shape[1], -1, -1)
-            mask = mask.unflatten(1, (-1, groups)).flatten(2, 3)
-            q_BHSW = q_BHSW.unflatten(1, (-1, groups)).flatten(2, 3)
+            mask = mask.unflatten(1, (-1, queries_per_key)).flatten(2, 3)
+            q_BHSW = q_BHSW.unflatten(1, (-1, queries_per_key)).flatten(2, 3)
         n_rows = q_BHSW.shape[2]
         # Whole groups of rows have the same digits with any number of threads.
         q_BHSW, mask = with_whole_row_groups(q_BHSW, mask)
         y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)
-        y_BHSW = y_BHSW[:, :, :n_rows].unflatten(2, (groups, -1)).flatten(1, 2)
-        return y_BHSW[..., : self.width]
+        y_BHSW = y_BHSW[:, :, :n_rows].unflatten(2, (queries_per_key, -1)).flatten(1, 2)
+        return y_BHSW[..., : self.width]  # without the padding to the width of q and k
 
     def _mask(self, start: int, stop: int, keys: slice) -> Tensor:
         """Bias of a block, -inf where a query does not see a key: [1 or B, 1 or H, 1 or S, K]."""

@@ -192,14 +192,17 @@ def _results_of_calls(
 def _piece_outputs(
     kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of N pieces: [N, P, S, W] and [N, P, S]."""
+    """Output and log-sum-exp of N pieces: [N, P, S, W] and [N, P, S].
+
+    `kind`: all keys are seen, those of the lower or upper triangle, or along a diagonal: keys s to
+    s + K - S of query s."""
     heads, rows = q_NPSW.shape[1:3]
     keys = k_NKW.shape[1]
     triangle = kind in ("lower", "upper")
     mask = None
     if kind == "upper":  # the lower triangle, read backwards
         q_NPSW, k_NKW, v_NKW = (x.flip(-2) for x in (q_NPSW, k_NKW, v_NKW))
-    if kind == "diagonal":  # a sliding window, whose first query sees the first keys
+    if kind == "diagonal":  # a sliding window
         ahead_SK = torch.arange(keys) - torch.arange(rows)[:, None]
         hidden_SK = (ahead_SK < 0) | (ahead_SK > keys - rows)
         mask = torch.zeros(rows, keys, dtype=q_NPSW.dtype).masked_fill(hidden_SK, -torch.inf)
@@ -229,7 +232,8 @@ def _merge_softmax(
     """Take outputs over further keys into outputs so far. Before the first of a query, its
     log-sum-exp is -inf or the logit of a sink.
     """
-    # The share of the softmax that the further keys have.
+    # The share of the softmax that the further keys have. Queries of a piece see a key, so the
+    # further log-sum-exp is finite.
     y_SD.lerp_(further_y_SD.float(), torch.sigmoid(further_lse_S1 - lse_S1))
     lse_S1.copy_(torch.logaddexp(lse_S1, further_lse_S1))
 
@@ -252,10 +256,11 @@ def _runs_of_queries(first_T: Tensor, last_T: Tensor, first_query: int) -> list[
     or 1.
     """
     seen_T = (last_T >= first_T)[first_query:]
-    ends_2T = torch.stack((first_T, last_T))[:, first_query:].where(seen_T, 0)
+    ends_2T = torch.stack((first_T, last_T))[:, first_query:]
+    ends_2T = ends_2T.where(seen_T, 0)  # ends without a key between them mean nothing
     step_2T = ends_2T.diff(dim=1, prepend=ends_2T[:, :1])
     # A run ends where an end of the interval jumps, where queries begin or cease to see keys, and
-    # where a step changes.
+    # where a step changes. `roll` compares index 0 with the last, but a run starts there anyway.
     breaks_T = ((step_2T < 0) | (step_2T > 1)).any(dim=0) | (seen_T != seen_T.roll(1))
     changes_step_T = (step_2T != step_2T.roll(1, dims=1)).any(dim=0)
     starts = [0]
@@ -271,7 +276,10 @@ def _runs_of_queries(first_T: Tensor, last_T: Tensor, first_query: int) -> list[
 
 
 def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[PieceSeries]:
-    """Pieces of queries start..stop-1, whose interval's ends move by the same steps, 0 or 1."""
+    """Pieces of queries start..stop-1, whose interval's ends move by the same steps, 0 or 1.
+
+    Where the first key moves, the earliest keys are an upper triangle; where the last one moves,
+    the latest are a lower triangle. All queries of a piece see the keys between."""
     low = int(first_T[start])
     high = int(last_T[start])
     second = min(start + 1, stop - 1)
@@ -293,7 +301,7 @@ def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> It
         if low_step:
             yield PieceSeries("upper", at, size, first_key=begin, n_keys=size)
         inner = begin + low_step * size  # keys from here to before `outer` are seen by all
-        outer = end + 1 - high_step
+        outer = end if high_step else end + 1  # the lower triangle begins with key `end`
         if outer > inner:
             yield PieceSeries("all", at, size, first_key=inner, n_keys=outer - inner)
         if high_step:

@@ -59,7 +59,7 @@ def attend(
     length = q_BHTD.shape[2]
     n_last = min(n_last or length, length)
     first_query = length - n_last
-    # Half of the outputs or fewer are not worth computing all.
+    # Fused kernels compute all queries, which pays if more than half of them are wanted.
     wants_most = 2 * n_last > length
     learns = torch.is_grad_enabled()
     with torch.autocast(q_BHTD.device.type, enabled=False):
@@ -71,7 +71,7 @@ def attend(
             return attend_fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -n_last:]
         long_on_cpu = v_BGTD.device.type == "cpu" and length > LONGEST_UNCHUNKED
         if long_on_cpu and not learns and can_chunk(layer, first_query):
-            return chunked_sdpa(layer, q_BHTD, k_BGTD, v_BGTD, first_query)
+            return chunked_sdpa(layer, q_BHTD, k_BGTD, v_BGTD, first_query)  # there are no gates
         if v_BGTD.is_cuda and not learns and wants_most and flex.can_flex(layer):
             try:
                 y_BHTD = flex.attend_by_flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
@@ -101,11 +101,11 @@ def attention_weights(
         gates_BHT = summed_gates(layer, x_BTC)
         if layer.reads_content:
             layer = layer.for_text(x_BTC)
+            # Weights need no v: k stands in its place, here and below.
             k_BGTD, _ = with_key_head_per_query_head(layer, q_BHTD, k_BGTD, k_BGTD)
         bands = [
             PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, block_rows) for band in layer.bands
         ]
-        # Weights need no v: k stands in its place.
         block = WeightedBlock(layer, bands, k_BGTD, block_rows)
         for start in range(length - n_last, length, block_rows):
             yield start, block.weights(start, min(start + block_rows, length))
@@ -117,13 +117,16 @@ def with_key_head_per_query_head(
     """k and v with a head for each query head, if the text places the tokens of each query head by
     itself; else k and v as they are.
     """
-    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
-    if groups == 1 or not layer.encoding.placed_by_content:
+    queries_per_key = q_BHTD.shape[1] // k_BGTD.shape[1]  # heads
+    if queries_per_key == 1 or not layer.encoding.placed_by_content:
         return k_BGTD, v_BGTD
-    k_table = layer.bands[0].k_table
+    k_table = layer.bands[0].k_table  # of the same positions as those of other bands
     if k_table.shape[-3] == 1:  # all heads have the same coordinates
         return k_BGTD, v_BGTD
-    return k_BGTD.repeat_interleave(groups, dim=1), v_BGTD.repeat_interleave(groups, dim=1)
+    return (
+        k_BGTD.repeat_interleave(queries_per_key, dim=1),
+        v_BGTD.repeat_interleave(queries_per_key, dim=1),
+    )
 
 
 def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
@@ -163,12 +166,14 @@ def attend_fused(
     gated = gates_BHT is not None
     uses_causal_attention = _prefers_causal_attention(v_BGTD, gated)
     # For a width of 4^n 1 / sqrt(D) is a power of two, which changes no digit, whoever multiplies.
+    # A bare layer has no other factor, and no columns or sink that the kernel must not scale.
     is_power_of_two = math.log2(scored_width) % 2 == 0
     kernel_scales = layer.is_bare and is_power_of_two and not uses_causal_attention
     dtype = dtype_of_fused_kernel(v_BGTD, gated)
+    (band,) = layer.bands  # the triangle is a single one
     q_BHTW, k_BGTW, v_BGTW = fused_kernel_inputs(
         layer,
-        layer.bands[0],
+        band,
         q_BHTD,
         k_BGTD,
         v_BGTD,
@@ -213,12 +218,13 @@ def _prefers_causal_attention(v_BGTD: Tensor, gated: bool) -> bool:
     if v_BGTD.device.type != "cpu":
         return False
     length = v_BGTD.shape[2]
-    # The digits of torch's kernel depend on the number of threads below a group of rows.
-    if torch.is_grad_enabled() or length < ROW_GROUP:
+    if torch.is_grad_enabled():  # it is faster, with the backward pass
         return True
-    if length > LONGEST_IN_BF16:
+    if length < ROW_GROUP:  # the digits of torch's kernel depend on the number of threads
+        return True
+    if length > LONGEST_IN_BF16:  # torch's kernel is as fast
         return False
-    # bf16 here and float32 there.
+    # It is faster where it multiplies values in bf16, and torch's kernel would in float32.
     return dtype_of_values(v_BGTD, gated) != dtype_of_fused_kernel(v_BGTD, gated)
 
 
@@ -242,8 +248,9 @@ def _output_of_heads(
     kernel: Callable, q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, head: int, stop: int
 ) -> Tensor:
     """Output of heads head..stop-1, one or two: [B, 1 or 2, T, W]."""
-    groups = q_BHTW.shape[1] // k_BGTW.shape[1]
-    key_heads = slice(head // groups, (stop - 1) // groups + 1)  # one that both share, or two
+    queries_per_key = q_BHTW.shape[1] // k_BGTW.shape[1]  # heads
+    # one that both share, or two
+    key_heads = slice(head // queries_per_key, (stop - 1) // queries_per_key + 1)
     k = k_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
     v = v_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
     return kernel(q_BHTW[:, head:stop], k, v)

@@ -35,12 +35,14 @@ def can_flex(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if FAILED_BEFORE in layer.bands[0].cache:
         return False
+    # `_score_mods` has none of these.
     if (
         layer.softcap is not None
         or layer.row_weighing_scale is not None
         or encoding.decay() is not None
     ):
         return False
+    # These weigh whole rows, or have a number for each pair.
     if encoding.biases & (Bias.ROWS | Bias.PAIRWISE | Bias.CONTENT):
         return False
     # A profile becomes a table by index distance, which needs coordinates on a line.
@@ -131,7 +133,8 @@ def _score_mods(
     """
     # Later keys, of a distance below 0, are hidden: any value is right there. Defaults such as r=r
     # bind what a loop goes on to change.
-    delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
+    length = len(layer.n_T)  # n_T has a number for each query
+    delta_T = torch.arange(length, dtype=torch.float64)
     mods = []
     for rule in layer.distance_rules:
         factor_T, addend_T = (part.float().to(device) for part in rule.distance(delta_T))
@@ -140,6 +143,7 @@ def _score_mods(
                 s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)]
             )
         )
+    # Bands and a sink are merged by their log-sum-exps, to which a constant of a query counts.
     columns = layer.encoding.columns(*band.positions(device), row_constant=True)
     if columns is not None:
         q_HTR, k_TR = columns
@@ -254,7 +258,7 @@ def compiled_for_each_shape(function: Callable, **options: object) -> Callable:
         limits = {
             "recompile_limit": MOST_COMPILED_SHAPES,
             "accumulated_recompile_limit": MOST_COMPILED_SHAPES,
-            "fail_on_recompile_limit_hit": True,
+            "fail_on_recompile_limit_hit": True,  # else torch runs the function uncompiled
         }
         with torch._dynamo.config.patch(limits):
             return run(*args, **kwargs)

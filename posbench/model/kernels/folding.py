@@ -23,6 +23,7 @@ def decay_fits_float32(layer: LayerPlan, band: BandPlan) -> bool:
     decay_D = layer.encoding.decay()
 
     def fits() -> bool:
+        # `with_decay` counts from it, so that exponents stay small.
         middle = band.q_pos_T[len(band.q_pos_T) // 2]
         largest_distance = max(
             float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T)
@@ -63,7 +64,8 @@ def fused_kernel_inputs(
     q_BHTD = q_BHTD.to(dtype)
     k_BGTD = k_BGTD.to(dtype)
     v_BGTD = v_BGTD.to(v_dtype or dtype)
-    # With one band and no sink a constant on all scores of a query changes nothing.
+    # With one band and no sink a constant on all scores of a query changes nothing. A sink counts
+    # also where the caller merges it with the outputs, and sink_H is None.
     row_constant = len(layer.bands) > 1 or layer.has_sink
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:
@@ -77,7 +79,7 @@ def fused_kernel_inputs(
     # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch
     # silently builds the [T, T] matrix.
     width = max(q_BHTD.shape[-1], v_BGTD.shape[-1])
-    if width > v_BGTD.shape[-1]:
+    if width > v_BGTD.shape[-1]:  # q and k have columns more; equal widths stay
         width += -width % 8
     return (
         padded_to_width(q_BHTD, width),
@@ -146,12 +148,14 @@ def sink_logit(
     sink_H: Tensor, gates_BHT: Tensor | None, rows: slice = slice(None), origin: int | None = None
 ) -> Tensor:
     """Logit of the sink beside scores whose gates are summed from `origin` (the middle) and not
-    from the query: [1 or B, H, 1 or S].
-    """
+    from the query: [1, H, 1] without gates, else [B, H, S].
+
+    `gates_BHT`: sums of the gates up to each token, float64, of which the difference is small
+    enough for float32."""
     if gates_BHT is None:
         return sink_H[None, :, None]
     if origin is None:
-        origin = gates_BHT.shape[-1] // 2
+        origin = gates_BHT.shape[-1] // 2  # as `with_gate_columns` does
     return (sink_H[:, None] - (gates_BHT[..., rows] - gates_BHT[..., origin, None])).float()
 
 

@@ -51,6 +51,7 @@ def _outputs_of_rows(
             q = q_BHSD[:, :, rows]
             scores.append(_band_scores(layer, band, q, k_BGKD[:, :, cached], rows, keys))
             values.append(v_BGKD[:, :, cached])
+    # Every query sees itself, so some band has a key.
     sizes = [part.shape[-1] for part in scores]
     if sink_H is not None:
         scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
@@ -59,6 +60,7 @@ def _outputs_of_rows(
     weights_BHSK = layer.weights(all_scores_BHSK)
     without_sink = slice(sum(sizes))  # the sink's weight is the last, and has no value
     weights = weights_BHSK.to(v_BGKD.dtype)[..., without_sink].split(sizes, dim=-1)
+    # grouped_product(a, b) is a b^T.
     return sum(grouped_product(part, value.mT) for part, value in zip(weights, values, strict=True))
 
 

@@ -36,7 +36,7 @@ class Mpt(Family):
         **unused: object,
     ) -> tuple[Tensor, None]:
         """MptAttention.forward with the registry's function in place of its own scores."""
-        mixed_BSX = module.Wqkv(hidden_BSC)
+        mixed_BSX = module.Wqkv(hidden_BSC)  # q, k and v side by side: [B, S, 3 C]
         if module.clip_qkv:
             mixed_BSX = mixed_BSX.clamp(min=-module.clip_qkv, max=module.clip_qkv)
         by_head = (
@@ -53,4 +53,4 @@ class Mpt(Family):
             dropout=module.attn_dropout_p,
             output_attentions=output_attentions,
         )
-        return module.out_proj(y_BSC), None
+        return module.out_proj(y_BSC), None  # without weights, which the function does not keep
