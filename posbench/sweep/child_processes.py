@@ -72,10 +72,10 @@ class Children(Signals):
         self.command = command
         self.running: set[Worker] = set()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def note(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on: the first one stops the children, a second one kills them."""
         again = self.is_second_stop()
-        super()._note(number, frame)
+        super().note(number, frame)
         for worker in list(self.running):
             if again:
                 kill_group(worker.process.pid)

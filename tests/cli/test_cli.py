@@ -674,7 +674,7 @@ def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, 
     """
     files, calls = [tmp_path / name for name in "abc"], []
     jobs = [
-        SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)])
+        SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing_lengths=list)])
         for path in files
     ]
     completed = subprocess.CompletedProcess(
