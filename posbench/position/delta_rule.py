@@ -54,7 +54,7 @@ def _piece_output_and_state(
     chunk = CHUNK_BY_HEAD if log_a_BHTE.shape[-1] == 1 else CHUNK_BY_CHANNEL
 
     def chunks(x_BHTX: Tensor) -> Tensor:
-        """Chunks [B, H, N, C, X]; tokens of zeros, which write nothing, fill up the last one."""
+        """Chunks [B, H, N, C, X] of any width X; zeros, which write nothing, fill the last."""
         return F.pad(x_BHTX, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk))
 
     q_BHNCD = chunks(q_BHTD)
@@ -62,10 +62,12 @@ def _piece_output_and_state(
     b_BHNC1 = chunks(b_BHT.unsqueeze(-1))
     # logarithm of the decay from the chunk's beginning up to each token
     g_BHNCE = chunks(log_a_BHTE).cumsum(dim=-2)
-    written_BHNCD = k_BHNCD * b_BHNC1
+    weighted_k_BHNCD = k_BHNCD * b_BHNC1
     # Products of tokens i and j of a chunk: of the triangular system, and of queries with keys.
-    system_BHNCC, read_BHNCC = _decayed_products(written_BHNCD, q_BHNCD, k_BHNCD, g_BHNCE)
-    right_side = torch.cat((chunks(v_BHTV) * b_BHNC1, written_BHNCD * g_BHNCE.exp()), dim=-1)
+    system_BHNCC, query_products_BHNCC = _decayed_products(
+        weighted_k_BHNCD, q_BHNCD, k_BHNCD, g_BHNCE
+    )
+    right_side = torch.cat((chunks(v_BHTV) * b_BHNC1, weighted_k_BHNCD * g_BHNCE.exp()), dim=-1)
     solved = torch.linalg.solve_triangular(
         system_BHNCC, right_side, upper=False, unitriangular=True
     )
@@ -76,29 +78,29 @@ def _piece_output_and_state(
         value_BHNCV,
         key_BHNCD,
         q_BHNCD * g_BHNCE.exp(),
-        read_BHNCC,
+        query_products_BHNCC,
         (k_BHNCD * (end_BHN1E - g_BHNCE).exp()).mT,
         end_BHN1E.exp().mT,
     )
     outputs = []
     # `unbind`, since the gradient of a slice is as large as the whole.
-    for value, key, query, read, ending_key, decay in zip(
+    for value, key, query, query_products, ending_key, decay in zip(
         *(part.unbind(dim=2) for part in parts), strict=True
     ):
         if state_BHDV is None:
-            outputs.append(read @ value)
+            outputs.append(query_products @ value)
             state_BHDV = ending_key @ value
             continue
         value = value - key @ state_BHDV
-        outputs.append(query @ state_BHDV + read @ value)
+        outputs.append(query @ state_BHDV + query_products @ value)
         state_BHDV = decay * state_BHDV + ending_key @ value
     return torch.cat(outputs, dim=2)[:, :, :length], state_BHDV
 
 
 def _decayed_products(
-    written_BHNCD: Tensor, q_BHNCD: Tensor, k_BHNCD: Tensor, g_BHNCE: Tensor
+    weighted_k_BHNCD: Tensor, q_BHNCD: Tensor, k_BHNCD: Tensor, g_BHNCE: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Products of the written keys and of the queries i with the keys j <= i of their chunk, which
+    """Products of the weighted keys and of the queries i with the keys j <= i of their chunk, which
     decayed from j to i: both [B, H, N, C, C].
     """
     # [C, C]: True for the keys after a token
@@ -109,8 +111,8 @@ def _decayed_products(
     # One decay for all channels can follow the product.
     if decay_BHNCCE.shape[-1] == 1:
         decay_BHNCC = decay_BHNCCE.squeeze(-1)
-        products = [x_BHNCD @ k_BHNCD.mT * decay_BHNCC for x_BHNCD in (written_BHNCD, q_BHNCD)]
+        products = [x_BHNCD @ k_BHNCD.mT * decay_BHNCC for x_BHNCD in (weighted_k_BHNCD, q_BHNCD)]
         return products[0], products[1]
     decayed_key_BHNCCD = decay_BHNCCE * k_BHNCD.unsqueeze(-3)
-    both_BHNCD2 = torch.stack((written_BHNCD, q_BHNCD), dim=-1)
+    both_BHNCD2 = torch.stack((weighted_k_BHNCD, q_BHNCD), dim=-1)
     return (decayed_key_BHNCCD @ both_BHNCD2).unbind(dim=-1)

@@ -104,7 +104,8 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         return None
     if fed != longest:  # a cropped text is always another one
         return None
-    # The longest first: most extensions differ there.
+    # The longest first: most extensions differ there. LongRoPE's short_factors act within training
+    # alone.
     judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
     if any(changes_plan(encoding, extension, length) for length in judged_lengths):
         return None
