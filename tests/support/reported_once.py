@@ -37,8 +37,8 @@ def _remembered_report(
     if paths or csvs or not committed:
         return _collect(paths, title, command, csvs, skip_damaged, lengths, evidence)
     # Command, damage and lengths are of paths.
-    made = _report_of_folders(tuple(evidence), tuple(places))
-    return replace(made, title=printable(title), notes=[*made.notes])
+    remembered = _report_of_folders(tuple(evidence), tuple(places))
+    return replace(remembered, title=printable(title), notes=[*remembered.notes])
 
 
 @functools.lru_cache(MOST_REPORTS)
