@@ -71,9 +71,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NONE
-    gc.set_threshold(
-        20_000, 20, 100
-    )  # looking for garbage among all that is imported took a twentieth of the suite
+    # Looking for garbage among all that is imported and collected took a twentieth of the suite:
+    # 0.4 s each time, which every compilation of torch asks for too.
+    gc.set_threshold(20_000, 20, 100)
+    gc.freeze()
 
 
 def choices(group: str) -> list[str]:
