@@ -6,13 +6,16 @@ with serving(small_checkpoint(tmp_path), "vllm", wrong="ignored") as server:
 """
 
 import contextlib
+import functools
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 
 from server_dialects import DIALECTS, Refusal
 from small_engine import FACTOR, TRAINED, engine
@@ -265,14 +268,18 @@ SPOILS: dict[str, Callable[[dict], None]] = {
 }
 
 
+_certificates = functools.cache(ssl.create_default_context)
+
+
 @contextlib.contextmanager
 def serving(folder: Path, dialect: str = "vllm", **settings: object) -> Iterator[SmallServer]:
-    """A server on a free local port."""
+    """A server on a free local port. Each client of it reads no list of certificates of its own."""
     server = SmallServer(folder, dialect, **settings)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield server
+        with mock.patch.object(ssl, "create_default_context", _certificates):
+            yield server
     finally:
         server.closing.set()
         server.shutdown()
