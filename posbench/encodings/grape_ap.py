@@ -35,7 +35,9 @@ class GrapeAp(Encoding):
         self.width = width
         weight_LCN = torch.empty(shape.n_layer, shape.d_model, shape.n_head * width)
         self.weight_LCN = nn.Parameter(weight_LCN)
-        nn.init.normal_(self.weight_LCN, std=init_std or 0.5 * shape.d_model**-0.5)
+        if init_std is None:
+            init_std = 0.5 * shape.d_model**-0.5
+        nn.init.normal_(self.weight_LCN, std=init_std)
         self.register_buffer("slope_H", torch.tensor(alibi_slopes(shape.n_head)), persistent=False)
 
     def content_bias(self, x_BTC: Tensor, layer: int) -> PairBias:
