@@ -68,6 +68,7 @@ class LayerAttention:
                 entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
                 far_BH += (weights_BHSK * far_SK).sum(dim=(2, 3))
                 total_BHS = total_BHS + mass_BHSU.sum(dim=-1)
+            # The weight that no key has, a sink's, is one outcome more.
             entropy_BH += torch.special.entr(_missing_weight(total_BHS)).sum(dim=2)
         self.entropy_NH.extend((entropy_BH / queries).cpu())
         self.far_NH.extend((far_BH / queries).cpu())
@@ -164,10 +165,11 @@ def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
     length = len(plan.n_T)
 
     def of_band(band: BandPlan) -> Tensor:
+        """Number of visible keys in each bucket, summed over the last queries: [U]."""
         # A distance has its bucket as its exponent, as in LayerAttention.add_windows.
         seen_U = torch.zeros(len(distance_buckets(length)), dtype=torch.float64)
         for query in range(length - queries, length):
-            key_K = torch.arange(1, query + 1)
+            key_K = torch.arange(1, query + 1)  # without the first token
             (seen_K,) = band.seen(torch.tensor([query]), key_K)
             bucket_K = torch.frexp((query - key_K[seen_K]).double()).exponent
             seen_U += bucket_K.bincount(minlength=len(seen_U))

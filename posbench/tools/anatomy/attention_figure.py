@@ -94,7 +94,7 @@ def attention_page(diagnostics: dict):
             axes = frame.axes(x, top, widths[panel_index], layer_height)
             x += widths[panel_index] + gaps[panel_index]
             if panel.arm:
-                axes.set_ylim(0, math.log(most_keys) * 1.04)
+                axes.set_ylim(0, math.log(most_keys) * 1.04)  # a little above the largest
                 _draw_curves(axes, panel.arm["measured"], layer_index, train_len, is_last)
             else:
                 row_name = "{}" if panel_index else "head {}"  # formats of the number of a head
@@ -130,9 +130,9 @@ def _panels(diagnostics: dict) -> list[Panel]:
     panels = [Panel("as trained", text=trained)]
     for arm in arms:
         longest = arm["measured"][-1]
-        if len(arm["measured"]) > 1:
+        if len(arm["measured"]) > 1:  # curves over its lengths
             panels.append(Panel(arm_name(arm), arm=arm))
-        if longest is not trained:
+        if longest is not trained:  # its map, unless the first panel shows it already
             panels.append(Panel(arm_name(arm), text=longest))
     return panels
 
@@ -182,6 +182,7 @@ def _draw_curves(axes, texts: list[dict], layer_index: int, train_len: int, is_l
     for head in range(heads):
         colour = _head_colour(head, heads)
         values = np.array([layer["entropy"][head] for layer in layers])
+        # half widths of intervals; None where all windows are of one document
         halves = [layer["entropy_half"][head] for layer in layers]
         style = {"marker": "o", "markersize": 2.6, "linewidth": 1.2, "zorder": 3}
         axes.plot(lengths, values, color=colour, **style)
@@ -234,6 +235,7 @@ def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name
     shares = _shares_of_heads(layer, columns)
     axes.pcolormesh(shares, cmap=colours, norm=norm, edgecolor="white", linewidth=border)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
+    # Before the buckets there are the columns of the sink, if there is one, and of the first token.
     first_bucket = sum(column.key != "mass" for column in columns)
     # After the bucket of distance 0 each bucket is an octave, the first of them from 1 on.
     trained = first_bucket + 1 + math.log2(train_len)
@@ -258,8 +260,10 @@ def _write_shares(axes, layer: dict, columns: list[Column]) -> None:
 
 
 def _label_columns(axes, columns: list[Column]) -> None:
-    """Set up the x axis of a map; above the last layer it has no labels."""
-    places = np.arange(*axes.get_xlim()) + 0.5
+    """Set up the x axis of a map. `columns` are empty above the last layer, which has the labels of
+    all.
+    """
+    places = np.arange(*axes.get_xlim()) + 0.5  # the middles of cells, which begin at 0, 1, ...
     axes.set_xticks(places, [column.label for column in columns])
     axes.tick_params(labelsize=7, color=GREY, length=2, pad=2)
     axes.spines[:].set_color(GREY)
@@ -268,6 +272,7 @@ def _label_columns(axes, columns: list[Column]) -> None:
 
 
 def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> list[str]:
+    """Lines below the figure."""
     lines = [
         f"Means over {windows_read(diagnostics)}; the same at every length. Dashed:"
         f" {diagnostics['train_len']} tokens, the training length."
@@ -276,7 +281,7 @@ def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> l
         curves = (
             "Entropy of a query's weights; dotted: as if all keys that it sees had equal weight."
         )
-        text = diagnostics["arms"][0]["measured"][0]
+        text = diagnostics["arms"][0]["measured"][0]  # any: all are read in the same windows
         if text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= MOST_HEADS_WITH_BARS:
             curves += " Bars: 95 % intervals over documents."
         lines.append(curves)
@@ -284,7 +289,7 @@ def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> l
         "Maps: a row for each head, a column for the first token and for each range of distances"
         " to the other keys, grey where none is seen."
     )
-    if columns[0].key == "sink":
+    if columns[0].key == "sink":  # it comes first where there is one
         maps += " sink: the weight that no key gets."
     lines.append(maps)
     if any(arm["untested"] for arm in diagnostics["arms"]):

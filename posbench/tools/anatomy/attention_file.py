@@ -72,9 +72,11 @@ def resolve_run(raw: dict) -> JobConfig:
     within_training = max((length for length in lengths if length <= train_len), default=train_len)
     usual = {
         "windows": USUAL_LONG_WINDOWS if train_len > LONG_TRAINING else USUAL_WINDOWS,
+        # an eighth, as evaluate.targets of an evaluation
         "targets": max(1, min(MOST_USUAL_QUERIES, train_len // 8)),
     }
     sizes = {key: evaluate[key] or value for key, value in usual.items()}
+    # A length within training may stand there twice: an arm reads each of its lengths once.
     evaluate = {**evaluate, **sizes, "lengths": [within_training, *lengths]}
     config = resolved_config({**config.as_dict(), "evaluate": evaluate})
     config.evaluate.check_room()
@@ -138,8 +140,9 @@ def diagnostics_content(
 ) -> dict:
     """Content of diagnostics.json: the attention of the run `name` in every arm.
 
-    The first is the model as it was trained, at the longest of evaluate.lengths that it knows, and
-    at all that are asked for without methods. Raises ConfigError for a model without attention."""
+    The first arm is the model without methods: at the longest of evaluate.lengths within training,
+    and at every length of an arm whose methods are none. Raises ConfigError for a model without
+    attention."""
     if not _layers_with_attention(model.encoding):
         raise ConfigError(
             f"run={name} has no attention in any layer, which lengths= measures: choose a run that"
@@ -147,6 +150,7 @@ def diagnostics_content(
         )
     evaluate = config.evaluate
     train_len = model.encoding.shape.train_len
+    # resolve_run has put one there.
     within_training = max(length for length in evaluate.lengths if length <= train_len)
     arms = _with_trained_arm(arms, model, within_training)
     lengths = [length for arm in arms for length in arm.lengths]
@@ -280,7 +284,7 @@ def windows_read(diagnostics: dict) -> str:
     """Windows and queries that the numbers are means of, such as "the last 8 queries of 32 windows
     of 4 documents (pysource, val split)".
     """
-    text = diagnostics["arms"][0]["measured"][0]
+    text = diagnostics["arms"][0]["measured"][0]  # any: all are read in the same windows
     documents = plural(text["documents"], "document")
     return (
         f"the last {diagnostics['queries']} queries of {text['windows']} windows of {documents}"

@@ -80,6 +80,7 @@ def _measure_attention(request: Request) -> list[Path]:
     first = configs[0]
     lengths = request.raw_configs[0]["lengths"]
     run = LoadedRun(first.run, first.device, first.cache_dir)
+    # run.corpus has the three splits, and not ALL, which is a file of its own.
     corpus = run.prepared([ALL]) if first.evaluate.split == ALL else run.corpus
     arms = []
     for config in configs:
@@ -107,8 +108,8 @@ def _measure_attention(request: Request) -> list[Path]:
 
 
 def _dissect_one(raw: dict, name: str) -> list[Path]:
-    """Print the summary of one combination and write the files named by json= and figure=, or both
-    in report_dir or the default folder, which may have a name.
+    """Print the summary of one combination and write the files named by json= and figure=; with
+    neither both, in the folder of `name` (_default_folder).
     """
     from posbench.common.files import write_json
     from posbench.position.instantiate import make_method
@@ -130,7 +131,7 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     numbers = dissected.numbers | {
         "untested": verdict.untested,
         "noop": verdict.noop,
-        "own": verdict.of_user,
+        "own": verdict.of_user,  # a class of the user's own is among the methods
         "run": raw["run"],
     }
     print("\n".join(summary_lines(numbers)))

@@ -57,6 +57,7 @@ def dissect(
     `layers` has one entry for each kind of layer, and the top level repeats the first of them that
     the extension acts on. Lists over distance and position hold None where nothing is seen. With an
     extension that crops, a query sees at most `fed` tokens."""
+    # those that the extension acts on first
     views = layer_views(encoding, extension, length, scale, trained_scale)
     tables = measured_properties(encoding, extension, length)
     layers = [_layer_entry(view, length, table) for view, table in zip(views, tables, strict=True)]
@@ -130,7 +131,9 @@ def as_lists(values: Tensor | None) -> list | None:
 
 
 def _layer_entry(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
-    """Entry of a kind of layer in `layers`; `table` are its properties."""
+    """Entry of a kind of layer in `layers`; `table` are its properties.
+
+    Lists by distance have `length` entries, None beyond the tokens that the view holds."""
     layer = view.layer
     plan = view.plan
     encoding = view.encoding

@@ -71,7 +71,7 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
     numbers = anatomy.numbers
     views = anatomy.views
     panels = _chosen_panels(anatomy)
-    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
+    columns = 2 if len(panels) in (2, 4) else min(3, len(panels))  # 4 fill two lines of 2
     lines = -(-len(panels) // columns)
     width = max(LEAST_WIDTH, PANEL_WIDTH * columns)
     height = PANEL_HEIGHT * lines + HEAD_HEIGHT
@@ -103,6 +103,7 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
         for part in textwrap.wrap(line, int(width * LETTERS_PER_INCH))
     ]
     style = {"fontsize": 7.8, "color": GREY, "va": "top", "linespacing": 1.4}
+    # Below the lower edge: files are as large as all that is drawn (style.TIGHT).
     figure.text(left, 0.0, "\n".join(notes), **style)
     return figure
 
@@ -117,6 +118,7 @@ def _chosen_panels(anatomy: Anatomy) -> list[Panel]:
     layers = anatomy.numbers["layers"]
     values = {
         **numbers,
+        # An encoding with coordinates adds to embeddings, and reads no distance.
         "by distance": not numbers["coordinates"],
         "turned": any(_turns_channels(view) for view in anatomy.views),
         "rescaled": any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
@@ -230,6 +232,9 @@ def _draw_similarity(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
+    """Draw the distance that each kind of layer reads by the distance in tokens; dotted: the same
+    distance.
+    """
     length = numbers["length"]
     reach = numbers["trained_reach"]
     # Neither None, of keys that are not seen, nor 0, which a log axis has not.
@@ -239,7 +244,7 @@ def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
     axes.set_yscale("log", base=2)
     axes.axhspan(low / 2, max(low, reach), color=TRAINED_COLOUR, linewidth=0, zorder=0.5)
     axes.plot([1, length], [1, length], **DOTTED_STYLE)
-    for layer, colour, name in reversed(layer_styles(numbers)):
+    for layer, colour, name in reversed(layer_styles(numbers)):  # the first kind on top
         draw_line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
     axes.yaxis.set_major_formatter("{x:.7g}")
@@ -252,7 +257,7 @@ def _draw_channels(axes: Axes, numbers: dict, views: list[LayerView]) -> None:
     """
     view = next(filter(_turns_channels, views))
     delta_K = sampled_distances(view.length)
-    delta_K = delta_K[delta_K > 0]
+    delta_K = delta_K[delta_K > 0]  # a log axis has no 0
     rows = channel_scores(view, delta_K)
     axes.set_facecolor(HIDDEN_COLOUR)
     draw_heat_map(axes, delta_K, rows)
@@ -262,8 +267,11 @@ def _draw_channels(axes: Axes, numbers: dict, views: list[LayerView]) -> None:
 
 
 def _draw_decay(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
+    """Draw the factor on a score by distance, of three pairs of the first kind of layer that has a
+    decay.
+    """
     layer, _, _ = layer_styles(numbers, "decay")[0]
-    rates = layer["decay"]
+    rates = layer["decay"]  # the largest first
     pairs = {
         "fastest pair": rates[0],
         "middle pair": rates[len(rates) // 2],
@@ -276,12 +284,15 @@ def _draw_decay(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_bias(axes: Axes, numbers: dict, _: list[LayerView]) -> str:
+    """Draw the bias of each head, of the first kind of layer that has one. Returns its name for the
+    heading, "" for the only kind.
+    """
     layer, _, name = layer_styles(numbers, "bias")[0]
     draw_heads(axes, layer["bias"])
     values = [value for row in layer["bias"] for value in row if value is not None]
     axes.yaxis.set_major_locator(MaxNLocator(5))
     if min(values) < LEAST_BIAS_SHOWN:
-        axes.set_ylim(LEAST_BIAS_SHOWN, max(0.5, max(values)))
+        axes.set_ylim(LEAST_BIAS_SHOWN, max(0.5, max(values)))  # the line at 0 is inside
         style = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
         axes.annotate("below: no weight is left", (0.02, 0.02), **style)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)

@@ -66,6 +66,7 @@ def method_in_words(group: str, method: dict) -> str:
     for key, value in arguments.items():
         parent, _, leaf = key.rpartition(".")
         is_default = key in defaults and defaults[key] == value
+        # NON_ARGUMENT_KEYS has the class of the method itself; those of its parts are named below.
         if key in NON_ARGUMENT_KEYS or leaf == CHOICE_KEY or is_default:
             continue
         if leaf == "_target_":

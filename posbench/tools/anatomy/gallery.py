@@ -180,7 +180,9 @@ def tiles_of_group(group: str) -> list[Tile]:
 
 
 def _encoding_tile(name: str) -> Tile | None:
-    """An encoding by itself, or with recompute_window."""
+    """An encoding by itself, or with recompute_window, which reads no text beyond training; None
+    for one without attention.
+    """
     encoding = shipped_yamls("encoding")[name]
     anatomy = _anatomy_of_yamls(encoding)
     if anatomy is None:
@@ -243,7 +245,7 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
     if len(anatomy.views) > 1:
         _draw_layer_bars(axes, numbers["layers"])
         return "layers of two kinds"
-    if numbers["coordinates"]:
+    if numbers["coordinates"]:  # only what is added to embeddings has them
         # A learned table may end before LENGTH; behind it the background shows.
         rows_DT = pad(view.added_TC.T, (0, LENGTH - view.length), value=torch.nan)
         axes.set_facecolor(HIDDEN_COLOUR)
@@ -258,7 +260,7 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
     if numbers["bias"]:
         _draw_bias_curves(axes, numbers["bias"])
         on_scores = view.encoding.biases & (Bias.COLUMNS | Bias.DENSE)
-        words = "added to scores" if on_scores else "forget gates"
+        words = "added to scores" if on_scores else "forget gates"  # the only other bias
         return f"{words}, turned" if turned else words
     if turned:
         delta_K = torch.arange(LENGTH)
@@ -330,6 +332,7 @@ def _draw_extension(axes: Axes, anatomy: Anatomy) -> str:
             seen = [None if value is None else value * speed for value in numbers["distance"]]
             draw_line(axes, seen, colour, width=width)
     else:
+        # The rows of a learned table; else positions, of embeddings; else the distance.
         curve = numbers["table_rows"] or numbers["coordinates"] or numbers["distance"]
         draw_line(axes, curve, ORANGE)
     return ", ".join(_extension_words(numbers)) or "no change"

@@ -48,7 +48,8 @@ def measured_properties(
 ) -> list[dict[str, bool | None]]:
     """{property: True, False, or None where it does not apply} for each kind of layer."""
     train_len = encoding.shape.train_len
-    beyond_training = _has_positions_for(encoding, 2 * train_len)
+    any_longer = 2 * train_len
+    beyond_training = _has_positions_for(encoding, any_longer)
     extended_long = layer_views(encoding, extension, length)
     extended_short = layer_views(encoding, extension, train_len)
     as_trained = layer_views(encoding, NoExtension(), train_len)
@@ -82,8 +83,9 @@ def content_scores(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
     the query does not see.
     """
     shape = view.encoding.shape
-    random = torch.Generator().manual_seed(0)
+    random = torch.Generator().manual_seed(0)  # the same content in every call
     width = shape.d_model
+    # Of norm 1, so that what a weight of variance 1 makes of it has variance 1.
     q_NC, k_NC = (
         torch.randn(CONTENT_DRAWS, width, generator=random) * width**-0.5 for _ in range(2)
     )
@@ -125,14 +127,16 @@ def _checked_keys(length: int) -> Tensor:
 
 
 def _has_unique_codes(view: LayerView) -> bool:
-    """True if the last query scores no two of the keys that it sees alike for all content."""
+    """True if the last query scores no two of the keys that it sees alike for all content.
+
+    Letter: X content draws by heads."""
     code_KX = content_scores(view, view.length - 1, _checked_keys(view.length)).flatten(0, 1).T
-    code_KX = code_KX[~code_KX.isnan().any(dim=1)]
+    code_KX = code_KX[~code_KX.isnan().any(dim=1)]  # without keys that are not seen
     # Sorting by one projection makes equal codes neighbours.
     projection_X = torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1))
     order_K = (code_KX @ projection_X.double()).argsort()
     difference_K = code_KX[order_K].diff(dim=0).abs().amax(dim=1)
-    return bool((difference_K > 1e-9).all())
+    return bool((difference_K > 1e-9).all())  # a smaller difference is rounding
 
 
 def _depends_on_distance(view: LayerView) -> bool:
@@ -213,6 +217,7 @@ def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> d
     # Turns of the fastest pair in a training length.
     numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
     if isinstance(extension, NtkByParts):
+        # Its default follows from all pairs, also those that the encoding does not turn.
         numbers["beta"] = extension.turns_kept_from(view.spectrum_before.freq_F, train_len)
         numbers["beta_over_r_max"] = numbers["beta"] / numbers["r_max"]
     return numbers

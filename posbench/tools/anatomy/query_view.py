@@ -168,10 +168,11 @@ def content_score(
     width = q_NHKD.shape[-1]
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
+        """Scores at the keys of one band: [N, H, K]. q and k are turned, scaled and decayed."""
         q, k = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K]
         k_pos_K = band.k_pos_T[keys_K[seen_K]]
         q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
-        if len(k_pos_K):
+        if len(k_pos_K):  # a table needs a largest position
             interpolated = band.band.interpolated
             q_table = band_table(encoding, view.spectrum_after, q_pos_K, interpolated)
             if q_table is not None:
@@ -183,7 +184,7 @@ def content_score(
             k = k * view.spectrum_after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
-            q, k = with_decay(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
+            q, k = with_decay(q, k, decay_D, q_pos_K, k_pos_K, origin=band.q_pos_T[query])
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # a copy for each query head
         return (q.double() * k.double()).sum(dim=-1) * width**-0.5
 
@@ -215,10 +216,10 @@ def even_weights(view: LayerView) -> Tensor | None:
 
 def channel_scores(view: LayerView, delta_K: Tensor) -> Tensor:
     """Score of the keys at the index distances delta_K from the last query, in each channel of the
-    first head: [P, K] in [-1, 1].
+    first head: [P, K] in [-1, 1], nan for keys that the query does not see.
 
     A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros,
-    divided by its largest size. Channels equal to an earlier one are left out."""
+    divided by its largest size. Channels equal to an earlier one are left out: P remain."""
     shape = view.encoding.shape
     query = view.length - 1
 
@@ -230,6 +231,7 @@ def channel_scores(view: LayerView, delta_K: Tensor) -> Tensor:
 
     unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(delta_K), -1)
     score_DK = score(unit_DKD) - score(torch.zeros_like(unit_DKD[:1]))
+    # nan, of keys that are not seen, is 0 in comparisons alone.
     largest_D1 = score_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
     score_DK = score_DK / largest_D1.clamp(min=1e-12)
     distinct_rows: list[Tensor] = []
