@@ -104,7 +104,8 @@ class Children(Signals):
         except (OSError, RunError) as error:
             # no process or no disk for its outcome: only this job fails
             code = 1
-            outcomes = [Outcome("", "failed", f"could not be run: {error}")]
+            outcomes = [Outcome(label="", status="failed", reason=f"could not be run: {error}")]
+        # A job that waits for its run does not end as busy: with this code it has failed.
         if code == BUSY and not wait:
             return Result(job, BUSY)
         if code < 0:  # Popen's code of a signal; 128 + signal is a shell's
@@ -112,6 +113,8 @@ class Children(Signals):
         # The child was stopped: this process may be about to note the same signal.
         if code - 128 in STOP_SIGNALS and self.received is None:
             time.sleep(NOTED_SECONDS)
+        # None: it ended before it wrote any. []: there was none to tell, which is right for one
+        # that succeeded; one that was stopped writes [] once its work is saved.
         if outcomes is None or (code and not outcomes):
             outcomes = [self._unwritten_outcome(code, tail)]
             code = code or 1  # a job that tells nothing has failed
@@ -148,24 +151,28 @@ class Children(Signals):
             return ChildEnd(end.code, outcomes)
 
     def _unwritten_outcome(self, code: int, tail: Collection[str]) -> Outcome:
-        """Outcome of a child that ended by this code before it wrote one."""
+        """Outcome of a child that ended by this code before it wrote one.
+
+        Its label is "", for the job as a whole: no cell is known to be the cause."""
         if self.received is None:
-            return Outcome("", "failed", why_ended(code, tail))
+            return Outcome(label="", status="failed", reason=why_ended(code, tail))
         if code == 128 + signal.SIGKILL:
             reason = (
                 "ended at once by a second signal; the same command goes on from its last"
                 " checkpoint"
             )
-            return Outcome("", "interrupted", reason)
-        return Outcome("", "interrupted", why_ended(code, tail))
+            return Outcome(label="", status="interrupted", reason=reason)
+        return Outcome(label="", status="interrupted", reason=why_ended(code, tail))
 
     def _start(self, spec: Path, processes: int) -> Worker:
         """A new worker, which begins with the job of a spec file."""
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, self.threads // processes)))
+        # how this process shows the progress of the worker
         environment[PLACE_AT_PARENT] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
         words = [str(processes), str(spec)] if processes > 1 else [str(spec)]
+        # -P: no file of the working directory is taken for a module.
         command = [sys.executable, "-P", "-m", "posbench.sweep.job_process", *words]
         worker = Worker(command, environment)
         self.running.add(worker)
@@ -198,11 +205,12 @@ def needed_gpu_bytes(job: Job) -> int:
     """Estimate of the bytes that a job keeps on a GPU.
 
     These are weights, gradients and AdamW's averages in float32, and what a step keeps in bf16: of
-    each layer the inputs of both norms, q, k, v and the hidden layer. The scores of the vocabulary
-    are there once, in float32."""
+    each layer six vectors of the model's width (the inputs of both norms, q, k, v and the output of
+    attention) and three of the hidden layer's (gate, up and their product). The scores of the
+    vocabulary are there once, in float32."""
     model = job.config.model
     train = job.config.train
-    tokens = 0
+    tokens = 0  # an evaluation keeps nothing for a backward pass
     if job.config.trains and not job.run.finished:
         tokens = train.tokens_per_step // train.micro_batches
     in_weights = 16 * model_size(job.config).parameters  # four numbers of 4 bytes
@@ -300,7 +308,9 @@ def _results_of_thread(
         children.live.start(job.run.id)
         # Wait only for a job met twice: by then all others have had their turn.
         result = children.call(job, wait=busy_before or only_job, idle=idle)
-        if result.code == BUSY and not result.outcomes:
+        # `call` gives an outcome to every end but that of a busy run that did not wait.
+        try_again = result.code == BUSY and not result.outcomes
+        if try_again:
             children.live.put_back(job.run.id)
             queue.append((job, True))
         else:

@@ -47,7 +47,8 @@ class Submitted:
     id: str
     log: Path
     handle: object = None  # submitit's job object, for tasks of this command
-    lost: float | None = None  # time since when the cluster no longer knows the task
+    # since when the cluster says that it ended, or no longer knows it
+    ended_since: float | None = None
 
 
 class Queue:
@@ -61,7 +62,7 @@ class Queue:
         self.states: dict[str, str] = {}
         self.query_time = 0.0
         # SLURM queues tasks without room; submitit's local stand-in starts everything at once.
-        self.room = sys.maxsize if self.slurm else jobs_at_a_time(max(1, launcher["n_jobs"]))
+        self.most_tasks = sys.maxsize if self.slurm else jobs_at_a_time(max(1, launcher["n_jobs"]))
         self.executor = make_executor(launcher)
         # What follows holds %j, the id of a job, which is not known yet.
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
@@ -121,14 +122,16 @@ class Queue:
             self._query(tasks)
             for task in tasks:
                 # Since when it has ended, unless it was put back meanwhile.
-                task.lost = (task.lost or now) if self._has_ended(task) else None
+                has_ended = self._has_ended(task)
+                task.ended_since = (task.ended_since or now) if has_ended else None
         names = set(os.listdir(self.folder))
         results = []
         for task in tasks:
             outcome = _file_beside(task.spec, "outcome")
             if outcome.name in names:
                 results.append((task, self._written_result(task)))
-            elif task.lost and now - task.lost > LOST_SECONDS:
+            elif task.ended_since and now - task.ended_since > LOST_SECONDS:
+                # On a network file system an outcome would have appeared by now.
                 results.append((task, self._lost_result(task)))
             else:
                 continue
@@ -143,11 +146,11 @@ class Queue:
             for name in ("PYTHONPATH", CONFIG_DIRS_VARIABLE)
             if name in os.environ
         }
-        # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not
-        # end
+        # Before a time limit SLURM sends SIGTERM behind SIGUSR2. A task must not take that for a
+        # second stop, which kills at once: SLURM kills by itself what does not end.
         environment[PATIENT_VARIABLE] = "1"
         if not self.slurm:
-            threads = str(max(1, cores() // self.room))
+            threads = str(max(1, cores() // self.most_tasks))
             environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
         return environment
 
@@ -222,8 +225,8 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
     live = Live(len(jobs) + done, done, parallel=1)  # raised as tasks begin to run
     try:
         while queued or tasks:
-            while queued and len(tasks) < queue.room:
-                number = min(len(queued), queue.room - len(tasks), queue.tasks_per_array)
+            while queued and len(tasks) < queue.most_tasks:
+                number = min(len(queued), queue.most_tasks - len(tasks), queue.tasks_per_array)
                 tasks += queue.submit([queued.popleft() for _ in range(number)])
             time.sleep(LOOK_SECONDS)
             for task, result in queue.ended(tasks):

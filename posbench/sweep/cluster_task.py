@@ -66,7 +66,9 @@ class Task:
                 put_back(NEAR_LIMIT, None)  # ends this process, unless all restarts are used
             except RuntimeError as error:
                 reason = f"{error} All is saved: the same command goes on from there."
-                end = TaskEnd(1, [Outcome("", "failed", reason)])
+                # "" is the label of the job as a whole
+                failure = Outcome(label="", status="failed", reason=reason)
+                end = TaskEnd(code=1, outcomes=[failure])
         outcome_file = {
             "code": end.code,
             "seconds": end.seconds,
@@ -81,8 +83,9 @@ class Task:
 def _run(content: dict) -> TaskEnd:
     """Run the job of a spec file's content. Raises KeyboardInterrupt for a signal."""
     try:
-        (result,) = run_jobs([_job_of(content)], 1, content["command"])
+        (result,) = run_jobs([_job_of(content)], parallel=1, command=content["command"])
     except Exception as error:
+        # These two are sentences, which the outcome holds. Any other needs its traceback.
         if not isinstance(error, ConfigError | RunError):
             traceback.print_exc()
         code, outcome = outcome_of(error)

@@ -49,7 +49,7 @@ ERRORS_OF_DAMAGED_RUNS = (
 # seconds from which the time of work is about proportional to it; below, what is done once decides
 LEAST_SECONDS = 1
 MOST_STEP_FLOP = 5e11  # largest training step that is made to measure its time
-BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
+BYTES_PER_WEIGHT, BYTES_PER_LOSS = 4, 8  # on disk
 
 # evaluations, each with its missing lengths
 Missing = Sequence[tuple[Job, EvaluationCell, list[int]]]
@@ -178,6 +178,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
         evaluator = protocol(cell.protocol)
         # Tokens that the extension feeds of the longest text: fewer than it has where it crops.
         crop = fed_length(make_method(cell.extension), train_len, max(lengths))
+        # A nested protocol takes a shorter length from the beginning of a longer text, if it can.
         read = _lengths_read(job, cell, lengths) if evaluator.nested else lengths
         texts = evaluator.read_volumes_first(cell.evaluate, train_len)  # before the first length
         texts = texts + texts_read(cell.protocol, cell.evaluate, train_len, crop, read)
@@ -214,7 +215,7 @@ class Timing:
         self.rates_of_texts: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
         self.speeds: dict[tuple, EvaluationSpeed] = {}  # {(run, number format): speed}
         self.sizes_timed_now: set[ModelSize] = set()  # of which steps were made just now
-        self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
+        self.bases: dict[str, None] = {}  # {words for the basis of a time}, in their order
         for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
                 with contextlib.suppress(*ERRORS_OF_DAMAGED_RUNS):
@@ -282,7 +283,7 @@ class Timing:
         model = model_size(job.config)
         rates = self.rates_of_texts.get(_text_key(model, dtype, extension, text))
         if rates:
-            self.bases["stored evaluations of texts like these"] = None
+            self._note_basis("stored evaluations of texts like these")
             return statistics.median(rates) * model.forward_flop(text)
         if not measure:
             rate = self._seconds_per_training_flop(model, "arithmetic from trainings")
@@ -292,7 +293,7 @@ class Timing:
             from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 
             self.speeds[key] = EvaluationSpeed(job.config, vocabulary(job.config), dtype)
-        self.bases["one layer measured just now"] = None
+        self._note_basis("one layer measured just now")
         return self.speeds[key].seconds(text, extension, scale)
 
     def _seconds_per_training_flop(self, model: ModelSize, basis: str) -> float:
@@ -305,8 +306,12 @@ class Timing:
             rates = [rate for of_size in self.rates_of_trainings.values() for rate in of_size]
         if not rates:
             raise ConfigError(f"nothing of {LEAST_SECONDS} s or more was measured here yet")
-        self.bases[basis] = None
+        self._note_basis(basis)
         return statistics.median(rates)
+
+    def _note_basis(self, words: str) -> None:
+        """Note words for the basis of a time, once."""
+        self.bases[words] = None  # a dict serves as a set in order
 
     def _add_run(self, run: Run) -> None:
         """Add the times of a stored run: its training, and its evaluations."""
@@ -390,7 +395,8 @@ def work_words(
 ) -> str:
     """Text such as "2 of 3 trainings to make, 1.5 M tokens; 4 evaluations, 2,048 tokens".
 
-    `texts` are those of the `evaluations`, of which floor windows are counted apart."""
+    `texts` are those of all the `evaluations`, whose words name the floor windows among them apart.
+    """
     trainings = [job for job in fresh if job.config.trains]
     n_trainings = sum(job.config.trains for job in jobs)
     n_checkpoints = len(jobs) - n_trainings
@@ -484,12 +490,12 @@ def disk_bytes(fresh: list[Job], missing: Missing) -> int:
     weights = 0
     for job in trainings:
         n_kept = 1 + len(job.config.train.kept_steps)  # those of the last step too
-        weights += BYTES * n_kept * model_size(job.config).parameters
+        weights += BYTES_PER_WEIGHT * n_kept * model_size(job.config).parameters
     losses = 0
     for job, cell, lengths in missing:
         train_len = job.config.train.train_len
         # A crop changes what is read, and not how many losses are kept.
-        texts = texts_read(cell.protocol, cell.evaluate, train_len, math.inf, lengths)
+        texts = texts_read(cell.protocol, cell.evaluate, train_len, crop=math.inf, lengths=lengths)
         losses += sum(text.total_losses for text in texts)
     return weights + BYTES_PER_LOSS * losses
 

@@ -39,7 +39,7 @@ def planned(jobs: list[Job]) -> list[JobVerdict]:
             try:
                 _check_room(job, cell)
                 checked.add(key)
-            except ConfigError as error:
+            except ConfigError as error:  # of several cells without room, the last is told
                 plan = JobVerdict(job, str(error))
         plans.append(plan)
     return plans
@@ -148,6 +148,7 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
     lines = []
     sentences = Counter()
     for plan in plans:
+        # `missing_lengths` has every legal cell, with [] where nothing is missing, and no other.
         cells = {
             "to make": [cell for cell, lengths in plan.missing_lengths.items() if lengths],
             "there already": [
@@ -159,8 +160,9 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
         lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")
         for cell, verdict in plan.cells.items():
             note = _note(verdict)
+            if not note:  # legal
+                continue
             if verdict.status in ("untested", "own"):  # whose sentence names no method by itself
                 note = f"{cell.label}: {note}"
-            if note:
-                sentences[note] += 1
+            sentences[note] += 1
     return lines + [f"{number} x {sentence}" for sentence, number in sentences.items()]

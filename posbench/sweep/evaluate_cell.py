@@ -120,20 +120,22 @@ def evaluate(
         "scale_attention": cell.scale_attention,
         "evaluate": vars(cell.evaluate),
     }
+    # A nested protocol reads one text for all lengths, unless the method treats the beginning of a
+    # longer text in another way than a shorter text.
     if evaluator.nested and len(passes) > 1:
         texts = ", ".join(map(str, passes))
         why = f"a pass for each of {texts} tokens, since the method depends on the length"
         print(f"{cell.protocol} {_method(cell)}: {why}", file=sys.stderr, flush=True)
     all_new_rows = []
-    for text, lengths in passes.items():
+    for text_length, lengths in passes.items():
         for length in lengths:
-            values, arrays = _measure(job, evaluator, cell, text, length, progress)
+            values, arrays = _measure(job, evaluator, cell, text_length, length, progress)
             settings |= evaluator.target_facts()
             new_rows = make_rows(values, job, cell, untested, evaluation, length)
             all_new_rows += new_rows
             facts = {"machines": machine, **evaluator.length_facts()}
             if evaluator.nested:
-                facts["texts"] = text
+                facts["texts"] = text_length
             file.add(length, new_rows, arrays, facts)
             file.write(_shared_arrays(evaluator, cell), settings)
             evaluation.partial.end()
@@ -141,14 +143,19 @@ def evaluate(
 
 
 def _measure(
-    job: Job, evaluator: Protocol, cell: EvaluationCell, text: int, length: int, progress: Progress
+    job: Job,
+    evaluator: Protocol,
+    cell: EvaluationCell,
+    text_length: int,
+    length: int,
+    progress: Progress,
 ) -> tuple[list[dict], dict]:
-    """(values, arrays) of Protocol.run at a length, which is read from a text of `text` tokens."""
+    """(values, arrays) of Protocol.run at a length, read from a text of `text_length` tokens."""
     tokens = evaluator.tokens_to_read_first()
-    if text == length:  # shorter lengths take their losses from this same pass
-        tokens += evaluator.tokens_to_read(text)
+    if text_length == length:  # shorter lengths take their losses from this same pass
+        tokens += evaluator.tokens_to_read(text_length)
     end = progress.done + tokens
-    each = flop_per_token(job, evaluator, text)
+    each = flop_per_token(job, evaluator, text_length)
     evaluator.evaluation.progress = functools.partial(
         progress.update, each=each, method=_method(cell), length=length
     )
@@ -206,10 +213,10 @@ def make_rows(
         "target_len": int(evaluation.extension.target_len(length)),
         "protocol": cell.protocol,
         "depth": None,
+        "position": None,
+        "task": None,
         "commit": provenance.commit_of_row(),
         "step": job.config.train.step,
     }
     # Values of the protocol come last, so that its own depth, position or task stands.
-    return [
-        rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values
-    ]
+    return [rows.make_row(**{**shared, **value}) for value in values]

@@ -42,10 +42,10 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
         warmup=tuning.warmup,
         schedule=tuning.schedule,
         checkpoint_every=tuning.checkpoint_every,
-        step=None,  # the last one
-        keep_steps=None,  # those of the parent
+        step=None,  # the child ends after its own last step, whichever the parent ended after
+        keep_steps=None,  # a child keeps none: the parent's are steps of the parent
     )
-    encoding = _child_encoding(config, tuning, target)
+    encoding = _child_encoding(config, tuning, target)  # with the extension trained in
     return replace(config, encoding=encoding, extension=NO_EXTENSION, train=train)
 
 
@@ -76,6 +76,7 @@ def _target_length(config: JobConfig, tuning: FinetuneConfig, length: int) -> in
         named_lengths = [(key, named) for key, named in lengths.items() if named]
         if not named_lengths:  # a new encoding learns positions beyond the sequences that it is fed
             return max(length, DEFAULT_LENGTH_FACTOR * config.train.train_len)
+        # Of two lengths each stays where it is named; the first is checked below.
         source, target = named_lengths[0]
     if target < length:
         raise ConfigError(

@@ -106,7 +106,8 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
         elif job.run.finished:
             model = load_model(job.run, job.config, corpus.vocab_size, device)
         else:
-            world.largest_over_processes(0)  # the other processes wait for this call
+            # The others wait in `_train_beside`, so that this one alone has prepared the corpus.
+            world.wait_for_all()
             model = train(job, corpus, device, recorder, world)
         if job.config.check and not job.config.trains:
             # The text of the first evaluation: any would do.
@@ -168,12 +169,13 @@ def main(spec: str) -> int:
         if is_unforeseen and not world.is_main:  # its traceback goes to the log of its rank
             raise
         if is_unforeseen:
-            # sent when another process failed too; this one reports
+            # torchrun sends it to all processes once one has failed: this one reports first
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             traceback.print_exc()
         code, outcome = outcome_of(error)
         if outcome:
             outcomes = [outcome]
+    # Whichever process meets a foreseen error tells its sentence.
     write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
     return code
 
@@ -184,7 +186,7 @@ def _train_beside(job: Job, world: World) -> None:
     That one obeys signals, and reports a divergence.
     """
     with Signals(), contextlib.suppress(Stopped, Diverged):
-        world.largest_over_processes(0)  # waits until the main process starts to train
+        world.wait_for_all()  # until the main process starts to train
         device = pick_device(job.config.device, world.rank, world.size)
         train(job, corpus_of(job), device, None, world)
 
@@ -266,13 +268,13 @@ def run_in_processes(processes: int, spec: str) -> int:
 
 
 def _reporting_rank(codes: dict[int, int]) -> int:
-    """Rank of the process that knows most of a failure, by {rank: exit code}.
+    """Rank of the process that knows most of a failure, by {rank: exit code} of those that failed.
 
     Processes that ended by SIGTERM were stopped. Among those that failed by themselves, the main
     process knows most.
     """
     failed = [rank for rank, code in codes.items() if code != -signal.SIGTERM]
-    return min(failed or codes)
+    return min(failed or codes)  # rank 0 is the main process
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest. Raises
     ConfigError for a wrong configuration, and for one training on two devices."""
     jobs: dict[Path, Job] = {}
-    fingerprints: dict[str, str] = {}
+    fingerprints: dict[str, str] = {}  # of texts, kept by `_plan_job` so that each is made once
     for raw in raws:
         planned = _plan_job(raw, fingerprints, auto)
         job = jobs.setdefault(planned.run.path, planned)  # the first of this training, or itself
@@ -99,7 +99,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
                 f" training, {job.run.id}, which is made only once: give one of them, or another"
                 " results_dir to each."
             )
-        _check_same_watch(job, planned)
+        _check_same_validation(job, planned)
         _merge_cells(job, cells(job.run, planned.config))
     return list(jobs.values())
 
@@ -123,7 +123,7 @@ def plan_methods(
     return job, {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
 
 
-def _check_same_watch(job: Job, other: Job) -> None:
+def _check_same_validation(job: Job, other: Job) -> None:
     """Raise ConfigError for one training that is validated, or whose steps are kept, in two ways.
 
     Its id does not depend on them.
@@ -248,16 +248,16 @@ def _child_job(parent: Job, tuning: dict) -> Job:
 
 
 def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
-    """Job of a training whose folder its id names.
-
-    A folder from before own methods were named by their yamls keeps the names in it, and so does
-    one whose text had another name, since a floor is looked for in the rows of the same text.
-    """
+    """Job of a training whose folder its id names. Names in a folder that is there already stay."""
     results_dir = Path(config.results_dir)
     run = Run(results_dir / identity.run_id(config.as_dict(), fingerprint))
-    if config.data.get("path") and run.has_config:  # a text of the user's own, by its content
+    # A text of the user's own counts by its content, so it may have had another name. That one
+    # stays: a floor is looked for in the rows of a text of the same name.
+    if config.data.get("path") and run.has_config:
         name = _recorded_text_name(run, config.data)
         return Job(replace(config, data={**config.data, "name": name}), run, fingerprint)
+    # Earlier versions named the user's own methods without their yamls, and so gave other ids. Such
+    # a folder is gone on with.
     nodes = {"encoding": config.encoding, "scale_attention": config.train.scale_attention}
     nodes_before = identity.without_choice_keys(nodes)
     if nodes_before != nodes and not run.path.exists():

@@ -33,12 +33,15 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         _check_writable(Path(folder))
     via = launcher.get("via")
     queue = Queue(launcher, command) if via in ("slurm", "local") else None
+    # of child processes; a queue has its own limit
     parallel = _joblib(launcher["n_jobs"]) if via == "joblib" else launcher["n_jobs"]
     verdicts: dict[str, Outcome] = {}  # of `judge_job`, shared by the seeds
     settled = []  # results of jobs that need no process
     to_run = []
     for job in jobs:
-        result = settle(job, verdicts, trained=queue is None)
+        # Here the process of an unfinished training judges it. A task of a cluster that only
+        # refuses would be too expensive.
+        result = settle(job, verdicts, only_finished=queue is None)
         if result:
             settled.append(result)
         else:

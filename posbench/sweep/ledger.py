@@ -22,7 +22,8 @@ from posbench.sweep.jobs import Result
 
 TAIL = 200  # lines of a job's output that are kept
 
-STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
+# {status of an outcome: its word in the ledger}; the other statuses are words of it already
+LEDGER_WORDS = {"done": "ok", "exists": "skipped"}
 
 
 def record(results: list[Result], command: str, tail: Collection[str] = ()) -> None:
@@ -40,7 +41,7 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
                 "command": command,
                 "run_id": result.job.run.id,
                 "cell": outcome.label,
-                "status": STATUS.get(outcome.status, outcome.status),
+                "status": LEDGER_WORDS.get(outcome.status, outcome.status),
                 "reason": outcome.reason,
                 "seconds": round(result.seconds, 3),
                 "file": str(result.file) if result.file else None,

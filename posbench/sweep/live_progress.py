@@ -25,12 +25,12 @@ class Live(Progress):
     def __init__(self, total: int, done: int, parallel: int) -> None:
         super().__init__(total, "sweep", "jobs")
         self.done = done
-        self.shown_done = done
+        self.shown_done = done  # `done` as the last line showed it
         self.parallel = parallel
-        self.drawing = ""  # progress line of the job that wrote last
+        self.drawing = ""  # progress line of the job that wrote last, "" if that line stays
         self.lock = threading.Lock()
         self.failed = 0
-        self.seconds: list[float] = []
+        self.seconds_of_ended: list[float] = []  # of each job that ended
         self.started: dict[str, float] = {}  # {running job: when it began}
         self.ends: dict[str, float] = {}  # {job: when it ends by its own estimate}
 
@@ -50,7 +50,7 @@ class Live(Progress):
         with self.lock:
             self.started.pop(result.job.run.id, None)
             self.failed += bool(failures)
-            self.seconds.append(result.seconds)
+            self.seconds_of_ended.append(result.seconds)
             if failures and self.total > 1:
                 self._print(f"failed: {'; '.join(failures)}")
             self._tell(0 if interrupted else 1)
@@ -66,7 +66,7 @@ class Live(Progress):
         progress that the next one replaces.
         """
         text, seconds_left, stays = read_line(raw)
-        text = masked(text)  # of a traceback, which may quote a server
+        text = masked(text)  # a traceback may quote a server that repeats the user's key
         now = time.monotonic()
         line = f"[{job}] {text}" if self.parallel > 1 else text
         with self.lock:
@@ -87,7 +87,7 @@ class Live(Progress):
         now = time.monotonic()
         running = self.started.items()
         estimates = [self.ends[job] - began for job, began in running if job in self.ends]
-        durations = self.seconds or estimates
+        durations = self.seconds_of_ended or estimates
         if not durations:
             return None
         mean = sum(durations) / len(durations)
@@ -105,7 +105,8 @@ class Live(Progress):
             self.drawing = ""
             if self.total > 1:
                 super().close(finished)
-            elif self.terminal:  # erases what a single job drew last
+            elif self.terminal:
+                # Of a single job nothing but its own line was shown: `_print` erases it.
                 self._print("\r", end="")
 
     def _tell(self, n: int) -> None:

@@ -33,6 +33,7 @@ class LossesByLength:
         self.model = model
         self.world = world
         self.settings = validation_settings(train)
+        # None is added: a scale that the model is trained with is its own.
         scale = make_method(NO_SCALE, model.encoding.shape, kind=ScaleAttention)
         self.scorers = {
             label: Scorer(

@@ -39,7 +39,8 @@ def corpus_of(job: Job) -> Corpus:
 
     Raises RunError when the text does not match the run's id.
     """
-    # A cell with a text of its own (evaluate.text) needs the corpus, but none of its splits.
+    # A cell with a text of its own (evaluate.text) needs the corpus, but none of its splits. It
+    # counts as one of test, the usual split, since no split at all would mean all of them below.
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
     trains = job.config.trains and not job.run.finished
     # Without cells nothing tells which splits are meant, so all are read.

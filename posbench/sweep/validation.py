@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.position.interfaces import Encoding
 
-KEY = "train.validate_lengths"
+KEY = "train.validate_lengths"  # as messages name it
 
 
 def validation_settings(train: TrainConfig) -> EvaluateConfig:
@@ -87,6 +87,7 @@ def check_validation(config: JobConfig, encoding: "Encoding") -> None:
         )
     settings = validation_settings(train)
     if min(settings.lengths) < settings.targets:
+        # A fine-tuned run scores as many as its parent: `origin` is the parent's train.length.
         raise ConfigError(
             f"{KEY}={shown(settings.lengths)} must each hold the {settings.targets} scored tokens"
             f" of a window, an eighth of train.length={train.origin}: leave out shorter ones."
@@ -159,12 +160,13 @@ def too_late(job: Job) -> list[str]:
     train = job.config.train
     if not job.run.finished or not (train.validate_lengths or train.keep_steps):
         return []
-    sentences = []
     try:
         stored = typed_group("train", job.run.read_config()["train"])
     except (ConfigError, RunError, KeyError):  # damaged, as the job itself will report
         return []
+    sentences = []
     if train.validate_lengths and not _holds_validations(stored, train):
+        # "these extensions" are those of train.validate_extensions
         sentences.append(
             f"{job.run.path} was trained without {KEY}={shown(train.validate_lengths)} (and these"
             " extensions), and its earlier weights are gone: delete it, or give another"

@@ -152,22 +152,23 @@ def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
     return Outcome(cell.label, "own" if legality.of_user else "legal")
 
 
-def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Result | None:
+def settle(job: Job, verdicts: dict[str, Outcome], only_finished: bool = True) -> Result | None:
     """Result of a job that needs no process, None for any other. `verdicts` as in `judge_job`.
 
-    With `trained`, an unfinished training gives None too, since to judge it runs the user's code.
-    For a cluster, a whole task would be too expensive for a refusal. A missing training below
-    existing evaluations is made again, so such a job also gives None."""
+    With `only_finished`, an unfinished training gives None too, since to judge it runs the user's
+    code. A cluster passes False: a whole task would be too expensive for a refusal. A missing
+    training below existing evaluations is made again, so such a job also gives None."""
     result = already_done(job)
     if result:
         return result
     try:
-        if trained and not job.run.finished:  # its process judges it
+        if only_finished and not job.run.finished:  # its process judges it
             return None
         judged = judge_job(job, verdicts)
         if judged.refused:
             # 2 is the exit code of a refusal, and "" stands for the whole job.
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
+        # The process writes a lost config.yaml again.
         config_lost = job.run.finished and not job.run.has_config
         if judged.would_train or judged.missing_evaluations or config_lost:
             return None

@@ -81,9 +81,12 @@ def _charts(
     """{(loss or accuracy, protocol): {line: {length: value}}} of lines with two lengths or more."""
     charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in sorted(rows, key=lambda row: row["length"]):
+        # A row of one depth is a part of that of all depths, and positions have their own curves.
+        if row["depth"] is not None or row["position"] is not None:
+            continue
         quantity = "accuracy" if row["task"] else "loss"
         value = row["accuracy"] if row["task"] else row["nll"]
-        if row["depth"] is not None or row["position"] is not None or value is None:
+        if value is None:  # not finite
             continue
         protocol, _, methods = curve_name(row, training_text).partition("/")
         # Four of the ten digits that end a run's id tell trainings apart, in less room.

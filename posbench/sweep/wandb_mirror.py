@@ -73,7 +73,8 @@ class Mirror:
         began = time.monotonic()
         # wandb gives up by itself after PATIENCE (finish_timeout), so this waits for longer.
         self.send(lambda wandb_run: wandb_run.finish(exit_code=exit_code), "finish", 2 * PATIENCE)
-        if self._wandb_run and time.monotonic() - began >= PATIENCE:  # it gave up without an error
+        # After an error `send` has dropped the run. Without one, wandb may have given up.
+        if self._wandb_run and time.monotonic() - began >= PATIENCE:
             folder = shlex.quote(str(Path(wandb_run.dir).parent))
             command = f"wandb sync --include-online {folder}"
             _say(f"wandb could not upload everything in {PATIENCE:g} s: {command}")
@@ -86,12 +87,14 @@ class Mirror:
         """
         folder = self._run.path.parent / ".wandb"
         try:
+            # wandb gives up by itself after START_SECONDS (init_timeout), so its own error comes
+            # first.
             self._wandb_run = within(2 * PATIENCE, lambda: self._begin(folder, mode, apart))
         except WandbError as error:
             if mode != "online":
                 self._give_up(f"start {mode}", error)
                 return
-            # wandb does not give the id of a run that it could not start again
+            # wandb refuses the id of a run that it failed to start, so the next has one of its own.
             self._start("offline", apart=True)
             if self.is_open:
                 going_on = f"going on offline, for wandb sync, in {folder}"

@@ -57,6 +57,10 @@ class World:
         """
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
+    def wait_for_all(self) -> None:
+        """Wait until every process calls this."""
+        self.largest_over_processes(0)
+
     def largest_over_processes(self, number: int) -> int:
         """Largest of all processes' numbers."""
         if self.size == 1:

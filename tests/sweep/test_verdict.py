@@ -87,7 +87,7 @@ def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itsel
     assert (
         not any(cell.missing_lengths() for cell in job.cells)
         and settle(job, {}) is None
-        and settle(job, {}, trained=False) is None
+        and settle(job, {}, only_finished=False) is None
     )
 
 
