@@ -70,6 +70,7 @@ class Losses:
         """
         loss_T = self.mean_over_lengths(name, lengths)
         other_T = self.mean_over_lengths(other, lengths)
+        # Two options with the very same losses do the same here: there is nothing to compare.
         if loss_T is None or other_T is None or np.array_equal(loss_T, other_T):
             return None
         with np.errstate(invalid="ignore"):  # inf - inf
@@ -99,6 +100,7 @@ def rankings_by_use(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
     ranking = {}
     for use in USES:
         means = losses.mean_by_option(plan.lengths_of_use(use))
+        # A choice for one kind of text alone may cost anything in the other.
         names = within_tolerance if use == "both" else order
         ranking[use] = names_by_mean({name: means[name] for name in names if name in means})
     return ranking
@@ -243,8 +245,11 @@ def within_noise_of_choice(
     within_noise = {}
     for name in names:
         difference = losses.difference(name, choice, lengths)
+        # None: the choice itself, or an option that does the same here
         if difference is None or not math.isfinite(difference.value):
             continue
+        # The choice has the smallest mean, so no other interval lies below 0: its lower end
+        # decides.
         low = difference.interval()[0]
         reaches_choice = low <= 0 if math.isfinite(low) else difference.value <= tolerance
         if reaches_choice:
@@ -349,10 +354,11 @@ def _answers(
         )
         answer["near"] = {name: value_and_bounds(difference) for name, difference in close.items()}
         answers[use] = answer
-    in_engines = best_fixed_factor_answer(ranking["long"], options, test, plan)
-    if in_engines and in_engines["choice"] == answers["long"]["advised"]:
-        in_engines = None  # the answer names it already
-    answers["long"]["served"] = in_engines
+    # Engines can be set to a fixed factor, which is for long texts: the best one is told too.
+    best_served = best_fixed_factor_answer(ranking["long"], options, test, plan)
+    if best_served and best_served["choice"] == answers["long"]["advised"]:
+        best_served = None  # the answer names it already
+    answers["long"]["served"] = best_served
     return answers
 
 

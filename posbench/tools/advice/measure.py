@@ -70,6 +70,8 @@ class Measurements:
             except ConfigError as error:
                 self.left_out[option.name] = str(error)
                 continue
+            # Options without a setting stay where they change nothing: others are compared with
+            # them.
             acts = any(reading.methods != NO_METHODS for reading in of_option.values())
             if not acts and option.name not in WITHOUT_SETTING:
                 self.left_out[option.name] = f"changes nothing up to {max(lengths):,} tokens"
@@ -177,6 +179,7 @@ class Measurements:
         plan = self.plan
         config = self.job.config
         probed = plan.first_stage(families)
+        # For the lines of `left_out`: `probed` keeps all, of which the search will leave these out.
         self.leave_out_without_effect(probed, plan.probe_length)
         timing = Timing([self.job])
         # a window at the target length, whose last tokens are scored

@@ -46,6 +46,7 @@ OWN_ATTENTION_FAMILIES = (
     "lm_infinite",
 )
 SINK_FAMILIES = ("streaming", "lm_infinite")
+USUAL_FACTORS = (2.0, 4.0)  # compared in each plan, whatever its target
 FAMILIES = (*SCALED_FAMILIES, *FOLLOWING_FAMILIES, *OWN_ATTENTION_FAMILIES)
 # Work of one text of some families, as a multiple of the plain model's.
 WORK_OF_FAMILY = {
@@ -90,7 +91,8 @@ class Option:
         A factor that follows the length is a fixed one there, so both forms share evaluations.
         """
         if length <= train_len:
-            # Log-n is 1 within the training length.
+            # Within the training length log-n is 1, and there is nothing to cut. A fixed factor of
+            # frequencies stays: what it costs there is measured.
             scale = method_node("scale_attention", "none")
             extension = method_node("extension", "none" if self.name == CUT else self.extension)
         else:
@@ -117,13 +119,16 @@ def method_node(group: str, name: str) -> dict:
 
 
 def option_by_length(family: str) -> Option:
-    """A family whose factor follows the length of each text, or one without a factor."""
+    """A family without a fixed factor: one that follows the length of each text, or none at all."""
     if family in SCALED_FAMILIES or family in FOLLOWING_FAMILIES:
-        return Option(f"{family} by length", family, only_frequencies=True, extension=family)
+        return Option(
+            name=f"{family} by length", family=family, only_frequencies=True, extension=family
+        )
+    # The others have attention of their own, or a factor on the logits.
     if family == "log_n":  # a scale without an extension
-        return Option(family, family, scale="log_n")
+        return Option(name=family, family=family, scale="log_n")
     extension, _, scale = family.partition("+")
-    return Option(family, family, extension=extension, scale=scale or "none")
+    return Option(name=family, family=family, extension=extension, scale=scale or "none")
 
 
 def options_with_factors(family: str, factors: Iterable[float]) -> list[Option]:
@@ -183,10 +188,12 @@ class AdvicePlan:
         """Factors of a family that are compared at the target: those that reach it.
 
         A family that does not overshoot gains nothing by a larger factor than that of the target,
-        so of these it keeps only the usual ones, up to 4.
+        so of these it keeps only USUAL_FACTORS.
         """
         reached = self.target / self.train_len
-        most = max(self.factors) if family in OVERSHOOTING_FAMILIES else max(4.0, reached)
+        most = (
+            max(self.factors) if family in OVERSHOOTING_FAMILIES else max(*USUAL_FACTORS, reached)
+        )
         return tuple(factor for factor in self.factors if reached <= factor <= most)
 
     def first_stage(self, families: Iterable[str]) -> list[Option]:
@@ -194,7 +201,8 @@ class AdvicePlan:
 
         Those of OVERSHOOTING_FAMILIES come with a fixed factor too.
         """
-        factor = 2 * self.probe_length / self.train_len  # twice the one that reaches the probe
+        # Twice the one that reaches the probe, which suits families that overshoot.
+        factor = 2 * self.probe_length / self.train_len
         options = []
         for family in families:
             options.append(option_by_length(family))
@@ -280,16 +288,18 @@ def plan_advice(
             " longer one."
         )
     targets = usual_targets(train_len)
-    # A text has at least as many tokens as targets.
+    # Short texts are a quarter of the training length and all of it. A text has at least as many
+    # tokens as targets.
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
+    # Doublings that lie between training and target; 2^40 is beyond any.
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
     reached = target / train_len
-    # Two usual factors, that of the target, and its double for families that overshoot.
-    factors = {2.0, 4.0, reached, 2 * reached}
+    # With that of the target comes its double, for families that overshoot.
+    factors = {*USUAL_FACTORS, reached, 2 * reached}
     unsized = AdvicePlan(
         train_len=train_len,
         target=target,
-        probe_length=min(target, 2 * train_len),
+        probe_length=min(target, 2 * train_len),  # beyond training, and cheaper than a far target
         short_lengths=short,
         finalist_lengths=(*short, *doubled, target),
         factors=tuple(sorted(factors)),
@@ -333,12 +343,14 @@ def _work_of_a_window(
     # of one that does not. With one family that goes on, half of them counts.
     reached = plan.target / plan.train_len
     n_long = sum(factor >= reached for factor in plan.factors)
-    n_long += sum(reached <= factor <= max(4.0, reached) for factor in plan.factors)
+    most = max(*USUAL_FACTORS, reached)
+    n_long += sum(reached <= factor <= most for factor in plan.factors)
     at_target = (n_scaled / KEPT_SCALED * n_long + WORK_OF_OWN * n_own) * forward(plan.target)
-    at_short = (n_scaled * len(plan.factors) + n_own + 1) * short_texts
-    judged = (1 + WORK_OF_FINALISTS) * sum(map(forward, plan.finalist_lengths)) + len(
-        plan.factors
-    ) * short_texts
+    as_it_is = 1  # the model without a setting
+    at_short = (as_it_is + n_scaled * len(plan.factors) + n_own) * short_texts
+    # `third_stage`: finalists at all lengths, and every factor of their family at the short ones.
+    judged = (as_it_is + WORK_OF_FINALISTS) * sum(map(forward, plan.finalist_lengths))
+    judged += len(plan.factors) * short_texts
     return {
         "validation": probing * forward(plan.probe_length) + cut + at_target + at_short,
         "test": judged + cut,

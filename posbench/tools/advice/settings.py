@@ -23,8 +23,8 @@ def options_to_set(answers: dict) -> list[str]:
     The latter is in the answers only if it is better than to set nothing.
     """
     names = [answers[use]["advised"] for use in USES]
-    if in_engines := answers["long"]["served"]:
-        names.append(in_engines["choice"])
+    if best_served := answers["long"]["served"]:
+        names.append(best_served["choice"])
     return [name for name in dict.fromkeys(names) if name not in WITHOUT_SETTING]
 
 
@@ -128,7 +128,8 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
     engines = setting_in_words(
         _explained_setting(shape, of_option, train_len),
         _explained_setting(shape, unextended, train_len),
-        "model",
+        what="model",  # stands in the words for the user's folder
+        # None: the option states no longer length, so the words ask for what the setting covers.
         served=longest if longest > train_len else None,
     )
     by_tool = {engine.tool: {"serves": engine.serves, "words": engine.text} for engine in engines}
@@ -136,7 +137,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
         HF: by_tool[HF],
         VLLM: by_tool[VLLM],
         SGLANG: by_tool[SGLANG],
-        "llama.cpp": by_tool[TOOL_FLAGS],
+        "llama.cpp": by_tool[TOOL_FLAGS],  # rather than by keys of its file
     }
 
 

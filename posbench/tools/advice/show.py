@@ -79,6 +79,7 @@ def introduction(content: dict) -> list[str]:
             f" {train_len} tokens (below 0: a gain)."
         ),
     ]
+    # Of one document there is no interval, as stands behind each difference.
     if 1 < n_documents <= FEW_DOCUMENTS:
         sentences.append(
             f"So few documents as {n_documents} leave wide intervals: a larger budget= gives more"
@@ -182,10 +183,11 @@ def answer_sentences(content: dict, use: str) -> str:
         sentences.append(NEXT_BEST_SENTENCES[answer["over_next"]].format(next_best, difference))
     if near := _untold_options(answer):
         sentences.append(f"Validation documents do not tell {choice} apart from {near}.")
-    if in_engines := answer.get("served"):
+    # only in the answer for long texts, and None if there is nothing beside the answer to tell
+    if best_served := answer.get("served"):
         sentences.append(
-            f"The best that engines serve is {in_engines['choice']}:"
-            f" {_reference_differences(in_engines)}."
+            f"The best that engines serve is {best_served['choice']}:"
+            f" {_reference_differences(best_served)}."
         )
     return " ".join(sentences)
 
@@ -205,6 +207,7 @@ def _cost_sentence(content: dict, answer: dict) -> str:
     costs = []
     for length, difference in answer["costs"].items():
         costs.append(f"{with_interval(difference)} at {int(length):,} tokens")
+    # Without costs its losses up to the training length are those of the model as it is.
     if not costs:
         return f"It costs nothing up to {content['train_len']:,} tokens."
     return f"{answer['choice']} costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
@@ -224,9 +227,10 @@ def _untold_options(answer: dict) -> str:
 
 
 def _reference_differences(answer: dict) -> str:
-    """Differences of an answer to the two options without a setting.
+    """Differences of an answer's choice to the two options without a setting.
 
-    For one of these also to the next best, which its verdict counts.
+    If the choice is one of these two, also that to the next best, the only other entry of
+    `against`, since its verdict counts that too.
     """
     differences = []
     for name, bounds in answer["against"].items():
@@ -242,7 +246,7 @@ def advice_in_words(name: str, content: dict) -> str:
     if name == CUT:
         train_len = f"{content['train_len']:,}"
         return f"leave the model as it is and cut the text to its last {train_len} tokens"
-    return name
+    return name  # a setting, such as "yarn x4"
 
 
 def setting_lines(content: dict) -> list[str]:
@@ -287,10 +291,11 @@ def _results_grid(content: dict) -> Grid:
         cells = dict.fromkeys(lengths, "-")
         for point in option["points"]:
             cells[point["length"]] = f"{_loss_cell(point['nll'])} ({_difference_cell(point)})"
+        # No usable length for the cut text, which others are compared with.
         usable = "" if option["name"] == CUT else usable_in_words(option["usable"], content)
         rows.append([option["name"], *cells.values(), usable])
     columns = ["option", *(f"{length:,}" for length in lengths), "usable to"]
-    return Grid(columns, rows, range(1, len(lengths) + 1))
+    return Grid(columns, rows, numeric=range(1, len(lengths) + 1))
 
 
 def _factors_grid(content: dict) -> Grid:
@@ -308,10 +313,11 @@ def _search_grid(content: dict) -> Grid:
     lengths = sorted({int(length) for option in content["search"] for length in option["nll"]})
     rows = []
     for option in content["search"]:
+        # "-": not measured at this length
         cells = [_loss_cell(option["nll"].get(str(length), "-")) for length in lengths]
         rows.append([option["name"], *cells])
     columns = ["option", *(f"{length:,}" for length in lengths)]
-    return Grid(columns, rows, range(1, len(lengths) + 1))
+    return Grid(columns, rows, numeric=range(1, len(columns)))
 
 
 def _difference_cell(point: dict) -> str:
@@ -333,9 +339,9 @@ def advice_figure(content: dict):
         if option["name"] != CUT:
             points = [(point["length"], point["difference"]) for point in option["points"]]
             changes.append(FigureLine(option["name"], points))
-    panels = [_panel_of(changes, "tokens of text", content["train_len"])]
+    panels = [_panel_of(changes, "tokens of text", dashed_at=content["train_len"])]
     if costs := factor_lines(content):
-        panels.append(_panel_of(costs, "factor", 1))
+        panels.append(_panel_of(costs, "factor", dashed_at=1))  # factor 1: the model as it is
     title = f"What each setting changes in {_short_name(content['model'])}"
     return draw_panels(title, [panels], [CAPTION])
 
@@ -375,8 +381,9 @@ def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
         marks = []
         for place, bounds in line.points:
             values += [value for value in bounds if value is not None]
-            if bounds[0] is not None:
-                marks.append(Mark(place, *bounds))
+            difference, low, high = bounds
+            if difference is not None:  # None: not finite
+                marks.append(Mark(place, difference, low, high))
         if marks:
             drawn_lines.append(Line(line.name, marks, Pen(colour, dash, marker)))
 
