@@ -260,7 +260,7 @@ def _draw_scores(axes: Axes, anatomy: Anatomy) -> str:
     if numbers["bias"]:
         _draw_bias_curves(axes, numbers["bias"])
         on_scores = view.encoding.biases & (Bias.COLUMNS | Bias.DENSE)
-        words = "added to scores" if on_scores else "forget gates"  # the only other bias
+        words = "added to scores" if on_scores else "forget gates"
         return f"{words}, turned" if turned else words
     if turned:
         delta_K = torch.arange(LENGTH)

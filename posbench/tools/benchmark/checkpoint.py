@@ -91,23 +91,21 @@ def measure_checkpoint(
         text_BT = text_BT.to(device)
         cases: dict[str, Case] = {}
         left_out = {}  # {case: reason}
-        for name in (PLAIN_CASE, *extensions):
+        for name in (PLAIN_CASE, *extensions):  # the plain case is extension=none
             try:
                 cases[name] = _pass_with_extension(model, reader, name, length, dtype, device)
             except ConfigError as error:
                 left_out[name] = str(error)
         with torch.inference_mode():
-            if isinstance(theirs, str):
+            if isinstance(theirs, str):  # the reason why there is no model
                 left_out[THEIR_CASE] = theirs
-                measurements = measure_cases(
-                    "checkpoint", cases, text_BT, repeats, PLAIN_CASE, THEIR_CASE
-                )
             else:
                 their_pass = {"use_cache": False, "logits_to_keep": SCORED_POSITIONS}
                 cases[THEIR_CASE] = functools.partial(theirs.to(device), **their_pass)
-                measurements = measure_cases(
-                    "checkpoint", cases, text_BT, repeats, PLAIN_CASE, THEIR_CASE
-                )
+            measurements = measure_cases(
+                "checkpoint", cases, text_BT, repeats, PLAIN_CASE, THEIR_CASE
+            )
+            if not isinstance(theirs, str):
                 measurements += _measure_tokens(theirs, list(cases), text_BT, repeats)
         for name, reason in left_out.items():
             measurements.append(Measurement("checkpoint", name, length, note=reason))

@@ -23,7 +23,9 @@ DEFAULTS = {
     "dtype": "bf16",
     "device": "auto",
 }
-TRAINING_ROUNDS = 4  # rounds of training steps for each of evaluation
+# rounds for each of evaluation
+TRAINING_ROUNDS = 4  # of training steps
+ROUNDS_BESIDE_TRANSFORMERS = 2  # of training steps beside transformers'
 CHECKPOINT_DEFAULTS = {"lengths": [2048, 8192, 16384], "repeats": 3}
 
 
@@ -109,7 +111,7 @@ def _machine_sentence(chosen: dict, device: str) -> str:
     else:
         processor = f"{torch.get_num_threads()} threads"
     repeats = chosen["repeats"]
-    if chosen["model.path"]:
+    if chosen["model.path"]:  # is only read; the small model is read in float32, and trained
         rounds = f"{repeats} rounds in {chosen['dtype']}"
     else:
         rounds = (
@@ -139,7 +141,9 @@ def _measurements(path: str, device: str, chosen: dict) -> Iterator[list["Measur
         dtype = chosen["dtype"]
         yield from checkpoint.measure_checkpoint(path, dtype, lengths, repeats, only, device)
         return
-    if not only or measure.BASE_CASE in only:  # first, since a training has few tensors beside it
-        yield from measure.measure_beside_transformers(2 * repeats, device)
+    # First, while few other tensors live beside the two models.
+    if not only or measure.BASE_CASE in only:
+        rounds = ROUNDS_BESIDE_TRANSFORMERS * repeats
+        yield from measure.measure_beside_transformers(rounds, device)
     yield measure.measure_training(chosen["train_len"], TRAINING_ROUNDS * repeats, only, device)
     yield from measure.measure_evaluation(chosen["train_len"], lengths, repeats, only, device)

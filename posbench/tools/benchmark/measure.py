@@ -172,6 +172,9 @@ def _is_chosen(case: str, only: list[str]) -> bool:
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
+    """Training step of our model, as one CUDA graph where a training has one, unless `graphed` is
+    false. Only its time counts, so that the text is its own target.
+    """
     plans = training_plan_maker(model.encoding, model.scale, device, seed=0)
     steps = itertools.count()
 
@@ -244,9 +247,10 @@ def measure_evaluation(
             cases[LLAMA_CASE] = functools.partial(
                 llama.to(device), use_cache=False, logits_to_keep=SCORED_POSITIONS
             )
+        window_BT = text_BT[:1]  # of which the memory is measured
         with torch.inference_mode():
             yield measure_cases(
-                "evaluation", cases, text_BT, repeats, BASE_CASE, window_BT=text_BT[:1]
+                "evaluation", cases, text_BT, repeats, BASE_CASE, window_BT=window_BT
             )
 
 
@@ -294,8 +298,9 @@ def _models_of_evaluation(train_len: int, device: str) -> dict[str, Methods]:
     models = {name: Methods(model, plain, unscaled) for name, model in trained.items()}
     for name, node in shipped_yamls("extension").items():
         extension = make_method(node)
-        # A crop feeds fewer tokens, which is no longer input.
-        if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
+        # An extension that crops feeds no text beyond training, so there is nothing to measure.
+        any_longer = 2 * train_len
+        if name != "none" and fed_length(extension, train_len, any_longer) > train_len:
             # An extension of table rows needs a trait that RoPE has not.
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE_CASE
             models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)

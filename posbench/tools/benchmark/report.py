@@ -140,13 +140,15 @@ def checkpoint_markdown(measurements: list[Measurement], path: str, machine: str
 
 
 def _checkpoint_cells(measurement: Measurement) -> list[str]:
-    """Cells of a case behind its length: name, tokens/s, both ratios of time, MiB."""
+    """Cells of a case behind its length: name, tokens/s, time over that of the plain model and over
+    that of transformers, MiB.
+    """
     case = measurement.case
     decimals = 0
     if measurement.kind == "token":
         case += ", a token after it"
         decimals = 1
-    if measurement.note:
+    if measurement.note:  # a case with a time has no other note
         case += " (one pass)"
     return [
         case,
@@ -166,7 +168,8 @@ def draw_benchmark(measurements: list[Measurement], stem: Path) -> list[Path]:
     passes = _of_kind(measurements, "evaluation")
     n_cases = len({one_pass.case for one_pass in passes})
     figure = Figure(figsize=(11, 1.2 + 0.21 * max(n_cases, len(steps))), layout="constrained")
-    # The heat map has a row for each case; of its height the bars leave the memory what is needed.
+    # The heat map is as high as bars and memory together, a line for each case. The bars take a
+    # line for each step; the memory has the lines that are left, and at least 6.
     heights = (len(steps), max(6, n_cases - len(steps)))
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1.25), height_ratios=heights)
     bars = figure.add_subplot(grid[0, 0])
@@ -201,7 +204,8 @@ def _draw_heat(axes, passes: list[Measurement]) -> None:
     cases = list(dict.fromkeys(case for case, _ in ratios))
     lengths = sorted({length for _, length in ratios})
     cells = [[ratios.get((case, length), math.nan) for length in lengths] for case in cases]
-    axes.imshow(cells, aspect="auto", cmap="RdBu_r", norm=LogNorm(1 / 8, 8))
+    ratios_of_colours = LogNorm(1 / 8, 8)  # others have the colour of the nearer end
+    axes.imshow(cells, aspect="auto", cmap="RdBu_r", norm=ratios_of_colours)
     for row, case in enumerate(cases):
         for column, length in enumerate(lengths):
             if (case, length) in ratios:

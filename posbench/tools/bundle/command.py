@@ -34,7 +34,7 @@ def bundle_command(words: list[str]) -> None:
             " with evidence."
         )
     reports, _ = collected_reports({path: results}, Path(path).resolve().name)
-    report = reports[""]
+    report = reports[""]  # the only one, which has no name of its own
     # The files of a report's folder are bundled as they are; of runs a report is made first.
     one_report = len(results.evidence) == 1 and not results.paths
     folder = results.evidence[0] if one_report else None
@@ -58,8 +58,8 @@ def _write_bundle_file(folder: Path | None, path: str, report: "Report", out: st
     if file.suffix.lower() != ENDING:
         raise ConfigError(f"out={file} is no bundle: give it the ending .zip.")
     if folder:
-        # An earlier version's tables had other words.
-        _check_whole(folder, path, report, tables=has_hashes(folder))
+        # Without hashes it is of an earlier version, whose tables had other words.
+        _check_whole(folder, path, report, checks_table=has_hashes(folder))
     write_bundle(_bundle_contents(report, name, folder), file)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
     print(f"  posbench explore {file}")
@@ -122,15 +122,15 @@ def _print_check(folder: Path | None, name: str, report: "Report") -> None:
     print(leaderboard_tables([read_folder(folder)]) or "nothing")
 
 
-def _check_whole(folder: Path, name: str, report: "Report", tables: bool = True) -> None:
+def _check_whole(folder: Path, name: str, report: "Report", checks_table: bool = True) -> None:
     """Raise RunError if a folder was altered, or if something does not follow from rows and sums.
 
-    Without `tables`, table.md may be another.
+    Without `checks_table`, table.md may be another, as that of an earlier version.
     """
     from posbench.report.write_report import disagreements
 
     faults = disagreements(folder, report)
-    if not tables:
+    if not checks_table:
         faults = [fault for fault in faults if not fault.startswith("table.md")]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""

@@ -121,6 +121,7 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def planned_eval_files(experiment: str) -> list[Path]:
+        """Paths of all evaluations that an experiment plans; [] if its text is not here."""
         overrides = [f"{key}='{config[key]}'" for key in ("results_dir", "cache_dir")]
         composer = Composer()
         composed = compose([f"experiment={experiment}", *overrides], composer)
@@ -133,6 +134,7 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def pool_of(experiments: tuple[str, ...]) -> Pool:
+        """Evaluations of runs=, if it is given, and of experiments."""
         results = Results([], [], [])
         if config["runs"] is not None:
             results = find_results(config["runs"])

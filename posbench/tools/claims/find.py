@@ -257,12 +257,13 @@ def sums_at_lengths(
         if sums is None or (quantity == "nll" and not row["n_bytes"]):
             raise MissingEvaluation(f"{_run_and_file(entry)} lacks length {length}")
         if quantity == "nll":
-            _check_equal_weights(entry, row, plain_mean=float(sums.means[0]))
+            plain_mean = float(sums.means[0])  # the only one, of this quantity
+            _check_equal_weights(entry, row, plain_mean)
             factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))  # nats/target to bits/byte
         else:
             factors.add(1.0)  # a share of answers
         sums_of_seeds.append(sums)
-    sums_of_all = joined_seeds(sums_of_seeds)
+    sums_of_all = joined_seeds(sums_of_seeds)  # None if their documents differ
     if len(factors) > 1 or sums_of_all is None:
         raise RunError(
             f"seeds of {_run_and_file(entries[0])} scored different targets at length {length}:"

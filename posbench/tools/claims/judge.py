@@ -92,6 +92,7 @@ def judge(
 
     `pool_and_command` gives the evaluations of a claim, and the command that makes missing ones.
     """
+    # How many primaries of a stage read each comparison.
     n_readings = Counter(
         (claim.stage, str(endpoint)) for claim in claims for endpoint in claim.primary
     )
@@ -120,6 +121,7 @@ def _correct_stage(findings: list[Finding], stage: int) -> None:
             continue
         if finding.p is not None and finding.verdict != "gated":
             tested.append(index)
+        # Stage one keeps its rules, by which only what is measured counts.
         elif stage > 1 and finding.verdict == NOT_MEASURED:
             unmeasured.add(finding.compared)
     without_any_p = sorted(unmeasured - {findings[index].compared for index in tested})
@@ -134,7 +136,8 @@ def _correct_family(
     `tested` are indices of findings, `unmeasured` comparisons of the family that are not measured.
     """
     family = [findings[index] for index in tested]
-    # What counts once: in stage one every endpoint, in later stages every comparison.
+    # What counts once: in stage one every endpoint, by its number in the family; in later stages
+    # every comparison, by its words.
     groups = [
         finding.compared if finding.stage > 1 else number for number, finding in enumerate(family)
     ]
@@ -178,6 +181,7 @@ def _judge_claim(
     findings = []
     for primary, endpoint in endpoints:
         finding = _finding_without_numbers(claim, endpoint, primary)
+        # Stage one keeps its two sides, and a secondary endpoint has no verdict.
         if claim.stage > 1 and primary and n_readings[claim.stage, str(endpoint)] == 1:
             finding = replace(finding, sides=n_sides(endpoint.confirm, endpoint.refute))
         try:
@@ -270,7 +274,7 @@ def _judge_endpoint(
     common = _cells_of_common_seeds(endpoint, pool, later_seeds)
     check_same_targets(common.entries)
     gate = _gate_of_trainings(common, pool)
-    # Number of seeds from which on the interval is by analysis of variance.
+    # Number of seeds from which on the interval is by analysis of variance: in stage one none.
     anova_from = ANOVA_FROM if finding.stage > 1 else math.inf
     terms: WeightedSums = []
     if endpoint.measure == "usable_length":
@@ -284,7 +288,7 @@ def _judge_endpoint(
         judged = comparison = estimate(terms, anova_from)
         by_seed = " ".join(f"{number:.6g}" for number in comparison.by_seed)
     finding = _with_effect(finding, common, gate, judged, comparison, by_seed)
-    if not finding.primary:
+    if not finding.primary:  # it is shown without a verdict
         return finding
     if gate.fault and endpoint.gate == BOTH_VERDICTS:
         return replace(finding, verdict="gated", note=_joined_notes(finding.note, gate.fault))
@@ -293,7 +297,9 @@ def _judge_endpoint(
         return _undecided(finding, "a loss is not finite")
 
     def effect_and_bound(bound: float) -> tuple[Judged, float]:
-        """The effect and the bound to compare it with; a share of G is subtracted from it first."""
+        """The effect and the bound to compare it with. A bound that is a share of G, the gain from
+        the window, is subtracted from the effect, and the rest compared with 0.
+        """
         if not endpoint.confirm.of_gain:
             return judged, bound
         gain = pool.gain_terms(common.cells[0].entries)
@@ -402,7 +408,9 @@ def _undecided(finding: Finding, reason: str) -> Finding:
 
 
 def _terms_of_measure(measure: str, of_cell: SeedsOfCell, pool: Pool) -> WeightedSums:
-    """Weighted means whose sum is the measure of one cell."""
+    """Weighted means whose sum is the measure of one cell.
+
+    A rise is the loss less that of the floor, which reads the same targets with the full window."""
     weight, cell, entries = of_cell
     length = round(cell.at * entries[0].first["train_len"])
     quantity = "correct" if measure == "accuracy" else "nll"
@@ -424,14 +432,14 @@ def _usable_length(of_cell: SeedsOfCell, pool: Pool, margin: float, anova_from: 
     train_len = entries[0].first["train_len"]
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
     multiples = sorted(length / train_len for length in lengths if length >= train_len)
-    if len(multiples) < 3:
+    if len(multiples) < 3:  # two would be the training length and one other
         raise MissingEvaluation(
             f"{cell} has {len(multiples)} lengths from the training length on, a usable length"
             " needs a grid"
         )
     rises = {}
     for multiple in multiples:
-        at_multiple = SeedsOfCell(1.0, replace(cell, at=multiple), entries)
+        at_multiple = SeedsOfCell(weight=1.0, cell=replace(cell, at=multiple), entries=entries)
         rises[multiple] = estimate(_terms_of_measure("rise", at_multiple, pool), anova_from)
     return Usable(rises, margin)
 

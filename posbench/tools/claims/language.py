@@ -148,10 +148,11 @@ def load_claims(folder: Path) -> list[Claim]:
         raise ConfigError(
             f"{folder} has two claims with the same id: {', '.join(claim.id for claim in claims)}."
         )
-    comparisons = {}  # {(stage, name of an endpoint): endpoint}
+    # {(stage, name of an endpoint): endpoint} of those that a same_as may name
+    comparisons = {}
     for claim in claims:
         for endpoint in claim.primary:
-            if not endpoint.same_as:
+            if not endpoint.same_as:  # else it has no cells of its own
                 comparisons[claim.stage, endpoint_name(claim.id, endpoint.name)] = endpoint
     resolved = []
     for claim in claims:

@@ -151,6 +151,9 @@ def _rules_of_stage_one(findings: Sequence[Finding]) -> str:
 
 
 def _rules_of_later_stages(findings: Sequence[Finding]) -> str:
+    """Sentences on the rules of stages after the first, with the number of comparisons that share
+    Holm's correction.
+    """
     tested = {finding.compared for finding in findings if finding.p_holm is not None}
     unmeasured = {finding.compared for finding in findings if finding.verdict == NOT_MEASURED}
     n_waiting = len(unmeasured - tested)
@@ -242,6 +245,7 @@ def _effect_with_interval(finding: Finding) -> str:
     """Effect with its interval, such as "-0.033 [-0.050, -0.016]"; "" if it was not measured."""
     if finding.effect is None:
         return ""
+    # A length is not signed and spans orders of magnitude. bits/byte is the unit where none stands.
     number_format = ".3g" if finding.unit == "x train_len" else "+.3f"
     low = _effect_number(finding.lower, number_format)
     high = _effect_number(finding.upper, number_format)
@@ -268,7 +272,7 @@ def _rule_with_nats(finding: Finding, rule: str) -> str:
 def _claim_section(findings: list[Finding]) -> str:
     """Section on a claim: statement, source, rule, and a line for each endpoint."""
     first = findings[0]
-    mark = "##" if first.stage == 1 else "###"
+    mark = "##" if first.stage == 1 else "###"  # later stages have a heading of their own
     lines = [f"{mark} {first.claim}: {first.statement}", "", f"{first.source}.", ""]
     lines += [f"Rule: {first.rule}", ""]
     for finding in findings:

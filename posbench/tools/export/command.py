@@ -32,8 +32,9 @@ CLASS_NAMES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
 # {key of config.json: its name in a GGUF file}
 SPECIAL_ID_KEYS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
 GENERATION_FILE = "generation_config.json"  # which says where a generated text ends
+TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER_FILES = (
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
@@ -53,6 +54,7 @@ def export(request: Request) -> int:
         )
     content = hf_config(trained, raw["extension"])
     with whole_folder(Path(raw["out"]).resolve()) as folder:
+        # keys of the sizes that the weights have
         content |= write_theirs(run, trained, folder / "model.safetensors", content)
         content |= _bos_key(trained, content["vocab_size"])
         checkpoint = _source_checkpoint(trained)
@@ -91,7 +93,7 @@ def _check_request(request: Request) -> None:
             f"out={out} exists already and is not empty: give a new folder, or remove it."
         )
     scale = method_name(raw["scale_attention"])
-    if scale != "none":
+    if scale != "none":  # for which config.json has no key
         raise ConfigError(f"scale_attention={scale} cannot be exported: leave it out.")
 
 
@@ -132,6 +134,7 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
         **rope,
     }
     if encoding.unturned:
+        # Against its name the key has 1 for layers with RoPE.
         content["no_rope_layers"] = [
             int(layer not in encoding.unturned) for layer in range(model.n_layer)
         ]
@@ -194,6 +197,7 @@ def _model_type(model: ModelConfig, encoding: Encoding) -> str:
 
 def _window_keys(windows: list[int | None], kind: str) -> dict:
     """Keys of config.json for the sliding window of each layer; {} if all layers see everything."""
+    # _model_type has refused windows of several sizes.
     sizes = [size for size in windows if size is not None]
     if not sizes:
         return {}
@@ -235,8 +239,8 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
         for name in TOKENIZER_FILES:
             if (file.parent / name).is_file():
                 shutil.copyfile(file.parent / name, folder / name)
-    if not (folder / TOKENIZER_FILES[0]).exists():
-        write_json(folder / TOKENIZER_FILES[0], settings)
+    if not (folder / TOKENIZER_CONFIG).exists():
+        write_json(folder / TOKENIZER_CONFIG, settings)
     return "tokenizer.json lies beside it: AutoTokenizer reads it"
 
 
@@ -304,13 +308,13 @@ def config_json(own_config: dict | None, trained: JobConfig, extension: dict) ->
     parameters = rope["rope_parameters"]
     if own_config is None:
         checkpoint = trained.model.checkpoint
-        file = _source_checkpoint(trained)
+        source = _source_checkpoint(trained)
         return {
             **hf_config(trained, extension),
             "vocab_size": checkpoint["vocab_size"],
             "intermediate_size": trained.model.d_ff,
             "bos_token_id": checkpoint["bos"],
-            **(_special_ids(file) if file else {}),
+            **(_special_ids(source) if source else {}),
             "rope_parameters": parameters,
         }
     if any(isinstance(value, dict) for value in (own_config.get("rope_parameters") or {}).values()):
@@ -318,8 +322,8 @@ def config_json(own_config: dict | None, trained: JobConfig, extension: dict) ->
             "config.json has separate RoPE settings for several kinds of layers: edit it by hand."
         )
     content = {**own_config, **rope}
-    # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling:
-    # Phi-3 keeps them there.
+    # Phi-3's files have these two beside rope_scaling, not in it, and there transformers reads them
+    # first: they must not keep their old values.
     for key in ("original_max_position_embeddings", "partial_rotary_factor"):
         if key in parameters:
             content[key] = parameters[key]

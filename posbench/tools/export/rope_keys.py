@@ -54,6 +54,7 @@ def rope_keys(trained: JobConfig, extension: dict, own_config: dict | None = Non
     """
     encoding = make_encoding(trained)
     method = make_method(extension)
+    # The class of an export turns whole heads, that of a checkpoint also a part of one.
     _check_expressible(trained, encoding, method, whole_head=own_config is None)
     # Phi-3's class takes longrope alone; an export writes another class.
     only_divisors = own_config is not None and own_config["model_type"] == "phi3"
@@ -81,7 +82,8 @@ def _check_expressible(
             f"train.scale_attention={method_name(train.scale_attention)} cannot be exported: the"
             " format has none."
         )
-    far = 4 * train.train_len
+    far = 4 * train.train_len  # any length beyond training
+    # It raises for methods that do not go together.
     verdict_of(encoding, extension, NoScale(encoding.shape), [far], allow_untested=True)
     # The format's factor is on cos and sin, so it leaves out layers and channels that do not turn.
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
@@ -107,13 +109,14 @@ def _keys_of_method(encoding: Rope, extension: Extension, only_divisors: bool) -
     plain_types = not scaled and not only_divisors
     turned = 2 * len(encoding.spectrum().freq_F)  # channels
     if plain_types and turned == encoding.rotary_dim and _is_dynamic(extension):
-        factor = float(getattr(extension, "factor", 1.0))  # NTK by the length alone is one by 1
+        # Ntk, which has no factor, goes by the length alone: dynamic with a factor of 1.
+        factor = float(getattr(extension, "factor", 1.0))
         return RopeKeys(encoding.base, {"rope_type": "dynamic", "factor": factor}, train_len)
-    near, far = _fixed_frequencies(encoding, extension)
+    near, far = _fixed_frequencies(encoding, extension)  # within the training length, and beyond
     longest = max(train_len, extension.target_len(train_len))
     partial = _partial_keys(encoding.rotary_dim, turned)
     slowdown = _uniform_slowdown(near, far, encoding.spectrum().rotary_dim)
-    # A factor of 1, but for rounding: the extension changes the base at most.
+    # None: no one factor slows all pairs. About 1: the extension changes the base at most.
     if slowdown is not None and abs(slowdown - 1) < 1e-9:
         return RopeKeys(far.base, partial or None, longest)
     if slowdown is not None and not only_divisors:
@@ -140,15 +143,15 @@ def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
         layout=encoding.layout,
         fraction=encoding.rotary_dim / encoding.shape.head_dim,
     )
-    theta, scaling, _ = _keys_of_method(earlier, encoding.scaling, only_divisors)
+    theta, scaling, _longest = _keys_of_method(earlier, encoding.scaling, only_divisors)
     if scaling and "attention_factor" in scaling:
         # A checkpoint may have been trained with another one than its scaling has by itself.
         scaling["attention_factor"] = encoding.amplitude
     if scaling and scaling["rope_type"] == "dynamic":
-        # transformers computes the factor from the longest length, which is the one before it was
-        # trained in.
-        return RopeKeys(theta, scaling, encoding.scaling_len)
-    return RopeKeys(theta, scaling, encoding.shape.train_len)
+        # transformers takes max_position_embeddings for the length before the scaling, from which
+        # it computes the factor of a text.
+        return RopeKeys(theta, scaling, longest=encoding.scaling_len)
+    return RopeKeys(theta, scaling, longest=encoding.shape.train_len)
 
 
 def _check_spectrum(encoding: Rope, name: str) -> None:
@@ -189,6 +192,7 @@ def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencie
         _frequencies_at(encoding, extension, length)
         for length in (train_len, 4 * train_len, 16 * train_len)
     )
+    # Within training too, since the format has one factor on cos and sin for all lengths.
     one_temperature = near.temperature == far.temperature == beyond.temperature
     if not far.freq_F.equal(beyond.freq_F) or not one_temperature:
         raise ConfigError(
@@ -207,6 +211,7 @@ def _frequencies_at(encoding: Rope, extension: Extension, length: int) -> Freque
             f"extension={name_of(extension)} does not only change frequencies, as the format"
             " requires: choose pi, ntk, yarn or alike."
         )
+    # An amplitude multiplies queries and keys, a temperature the scores of both.
     temperature = extension.temperature(span) * encoding.amplitude**2
     return Frequencies(spectrum.freq_F, spectrum.base, temperature)
 

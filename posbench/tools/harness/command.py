@@ -32,7 +32,7 @@ def harness(request: Request) -> None:
     loaded_place = None
     for raw in request.raw_configs:
         checkpoint = find_checkpoint(raw["model"]["path"])
-        if loaded_place != checkpoint.folder_or_file:
+        if loaded_place != checkpoint.folder_or_file:  # else only the methods are others
             dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
             model = load(checkpoint, dtype).to(pick_device(raw["device"]))
             loaded_place = checkpoint.folder_or_file

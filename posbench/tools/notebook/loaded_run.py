@@ -101,6 +101,8 @@ class LoadedRun:
 
         cache_dir = self._cache_dir
         if not cache_dir:
+            # A run is results/runs/ID. One that was moved is read with the cache of the place where
+            # the command runs.
             beside_runs = self.path.resolve().parent.parent / "cache"
             cache_dir = beside_runs if beside_runs.is_dir() else "results/cache"
         corpus = prepare(self.reached(), cache_dir, splits)
@@ -130,9 +132,10 @@ class LoadedRun:
         from posbench.data.tokenizers import load_tokenizer
 
         if self.config["data"]["tokenizer"] not in (*WITHOUT_FILE, TASK_TOKENIZER):
-            # such a tokenizer has a file of its own, and needs no cache
+            # Such a tokenizer has a file of its own, and needs no cache. If the file is gone, the
+            # corpus has a copy.
             with contextlib.suppress(ConfigError):
-                return known_tokenizer(self.config["data"], "")
+                return known_tokenizer(self.config["data"], cache_dir="")
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
