@@ -314,13 +314,15 @@ def _endpoint(
     seeds: list | None = None,
     same_as: str = "",
 ) -> Endpoint:
-    """Endpoint of the keys of a yaml. Raises ConfigError for what the language has not."""
+    """Endpoint of the keys of a yaml. Raises ConfigError for what the language has not.
+
+    With `same_as` only the name and the rules are read: all else is the other endpoint's."""
     confirm_rule = None if confirm is None else Rule.parse(confirm)
     refute_rule = None if refute is None else Rule.parse(refute)
     if same_as:
         return Endpoint(
             str(name),
-            measure="rise",  # as the cells, replaced by those of the other endpoint
+            measure="rise",  # as the cells, replaced by that of the other endpoint
             cells=(),
             confirm=confirm_rule,
             refute=refute_rule,
@@ -331,19 +333,19 @@ def _endpoint(
     endpoint = Endpoint(
         str(name),
         measure,
-        _weighted_cells(  # (of - minus) - (against.of - against.minus)
+        cells=_weighted_cells(  # (of - minus) - (against.of - against.minus)
             at,
             (1.0, of or {}),
             (-1.0, minus),
             (-1.0, against.get("of")),
             (1.0, against.get("minus")),
         ),
-        margin,
-        confirm_rule,
-        refute_rule,
-        gate,
-        tuple(seeds or seeds_of_claim or ()),
-        windows_of_claim,
+        margin=margin,
+        confirm=confirm_rule,
+        refute=refute_rule,
+        gate=gate,
+        seeds=tuple(seeds or seeds_of_claim or ()),
+        windows=windows_of_claim,
     )
     _check_measure(endpoint, at)
     if (
