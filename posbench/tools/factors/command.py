@@ -72,7 +72,7 @@ def search_factors(request: Request) -> None:
     log = folder / f"{plan.name}-{cell.eval_id[:8]}.jsonl"
     losses, reference_losses = search(plan, text, sizes, log)
     best = min(losses, key=losses.__getitem__)
-    first, *factors = best
+    first_number, *factors = best  # exact_first, which the yaml has, or the critical pair
     extension_node = {
         **cell.extension,
         "factors": factors,
@@ -82,7 +82,7 @@ def search_factors(request: Request) -> None:
     yaml_text = yaml.safe_dump(extension_node, sort_keys=False, default_flow_style=None, width=140)
     write_atomic(path, comments + yaml_text)
     print(f"{len(losses):,} sets of factors of {text.in_words}, nats/token:")
-    found_label = f"found, pair {first}" if plan.space.name == "critical" else "found"
+    found_label = f"found, pair {first_number}" if plan.space.name == "critical" else "found"
     for label, loss in {**reference_losses, found_label: losses[best]}.items():
         print(f"  {label:15} {loss:.4f}")
     print(f"yaml {path}")
@@ -132,7 +132,7 @@ def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     )
     train_len = job.config.train.train_len
     lengths = f"[{train_len},{target}]"
-    words = ["extension=longrope"]
+    words = ["extension=longrope"]  # what the yaml chooses, without it
     for key, value in node.items():
         if key != "_target_" and value is not None:
             text = value if isinstance(value, str) else json.dumps(value)
@@ -144,6 +144,7 @@ def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
         )
     else:
         fine_tuning = f"fine-tune:  {run} finetune=longer finetune.length={target} extension={name}"
+    # A dynamic mode follows each length, and refuses target_len.
     return [
         f"evaluate:   {run} extension={name} 'evaluate.lengths={lengths}'",
         f"the same, and up to {train_len} tokens as trained:  {run} extension={name}"

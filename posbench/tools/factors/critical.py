@@ -44,6 +44,7 @@ class CriticalSpace(Space):
         first = min(int((turns_F > MOST_TURNS).sum()), in_theory)
         starts = {}
         for pair in range(first, in_theory + 1):
+            # One factor of all pairs, in hundredths as the grid is; those before the pair follow.
             factor = round(rng.uniform(self.lowest, self.highest), 2)
             factors = [max(self.lowest, factor)] * len(turns_F)  # rounding may go below
             starts[f"critical pair {pair}"] = self.with_implied_factors((pair, *factors))

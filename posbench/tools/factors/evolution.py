@@ -26,7 +26,7 @@ Individual = tuple[float, ...]  # exact_first, then a factor for each pair
 FACTOR_STEP = 0.01
 MOST_OVER_FACTOR = 1.25
 MUTATION_PROBABILITY = 0.3
-STEP_ROUNDING = 1e-9  # of a factor in steps
+STEP_ROUNDING = 1e-9  # of a factor in steps: 1.1 / 0.01 is a little above 110
 MOST_WALKS = 20  # along all numbers, before a crossover is given up for a mutation
 MUTATION_TRIES = 200  # mutations, before a space is taken to be exhausted
 
@@ -49,9 +49,10 @@ class Space:
         """{name: individual} of the first ones that are measured.
 
         `published` are the factors of other methods by name, `turns_F` the turns of each pair in
-        training [F]."""
-        first = 0 if 0 in self.first_values else self.first_values[0]
-        return {name: (first, *factors) for name, factors in published.items()}
+        training [F], and `seed` for spaces that draw their starts."""
+        # The published methods keep no position exact: 0, if it is among the values to search.
+        exact_first = 0 if 0 in self.first_values else self.first_values[0]
+        return {name: (exact_first, *factors) for name, factors in published.items()}
 
     def exact_first(self, individual: Individual) -> int:
         """Number of first positions that keep their angles."""
@@ -140,7 +141,7 @@ def evolve(
             # Parents are ordered by loss, so the lower index is the better one.
             better, other = sorted(rng.choice(len(parents), 2, replace=False))
             child = crossover(parents[better], parents[other], losses, space, rng)
-            if child is None:
+            if child is None:  # all that were tried are illegal, or measured already
                 add_mutation([parents[better]])
             else:
                 losses[child] = loss(child)
@@ -149,20 +150,21 @@ def evolve(
 
 def mutation(individual: Individual, space: Space, rng: np.random.Generator) -> Individual:
     """Mutation of an individual, legal as it is, and perhaps equal to it."""
-    first, *factors = individual
+    first_number, *factors = individual  # exact_first, or the critical pair, which is not drawn
     if space.first_values and rng.random() < MUTATION_PROBABILITY:
-        first = int(rng.choice(space.first_values))
-    begin = space.first_searched(first)
+        first_number = int(rng.choice(space.first_values))
+    begin = space.first_searched(first_number)  # earlier pairs have factors that follow from it
     for pair in range(begin, len(factors)):
         if rng.random() < MUTATION_PROBABILITY:
+            # between its neighbours, since factors never fall
             low = factors[pair - 1] if pair > begin else space.lowest
             high = factors[pair + 1] if pair + 1 < len(factors) else space.highest
             lowest_step = math.ceil(low / FACTOR_STEP - STEP_ROUNDING)
             highest_step = math.floor(high / FACTOR_STEP + STEP_ROUNDING)
             if lowest_step <= highest_step:
                 step = int(rng.integers(lowest_step, highest_step + 1))
-                factors[pair] = round(step * FACTOR_STEP, 2)
-    return space.with_implied_factors((first, *factors))
+                factors[pair] = round(step * FACTOR_STEP, 2)  # FACTOR_STEP has two decimals
+    return space.with_implied_factors((first_number, *factors))
 
 
 def crossover(
@@ -173,9 +175,10 @@ def crossover(
     rng: np.random.Generator,
 ) -> Individual | None:
     """Legal crossover of two individuals that is not `measured`; None if MOST_WALKS find none."""
-    child = list(better)
+    child = list(better)  # keeps what each walk takes from the other parent
     for _ in range(MOST_WALKS):
         for place in range(len(child)):
+            # half as often as a mutation: see the docstring of the module
             if rng.random() < MUTATION_PROBABILITY / 2:
                 child[place] = other[place]
                 completed = space.with_implied_factors(tuple(child))
@@ -190,5 +193,5 @@ def never_falls(individual: Iterable[float]) -> bool:
     >>> never_falls((4, 1.0, 1.5)), never_falls((4, 1.5, 1.0))
     (True, False)
     """
-    _, *factors = individual
+    _first_number, *factors = individual  # exact_first or the critical pair: no factor
     return factors == sorted(factors)

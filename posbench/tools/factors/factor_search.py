@@ -60,7 +60,7 @@ class SearchPlan(NamedTuple):
 
 def plan_search(raw: dict) -> SearchPlan:
     """The search of a configuration. Raises ConfigError as the job does."""
-    evaluate = {**raw["evaluate"], "floor": False}
+    evaluate = {**raw["evaluate"], "floor": False}  # the factors do not change the floor
     tasks = evaluate.pop("tasks", None)
     (job,) = plan_jobs([{**raw, "evaluate": evaluate}])  # which says the training length
     train_len = job.config.train.train_len
@@ -171,6 +171,7 @@ def search(
     turns_F = spectrum.freq_F * train_len / (2 * math.pi)
     published_factors = _published_factors(spectrum, train_len, plan.target)
     starts = space.starts(published_factors, turns_F, seed)
+    # of earlier calls: this one asks for no individual twice
     logged_losses = _logged_losses(log, space.first_number_key)
     tokens_read = text.n_windows * plan.target  # for one individual
 
@@ -186,14 +187,15 @@ def search(
             nonlocal best
             nll = logged_losses.get(individual)
             if nll is None:
-                first, *factors = individual
+                first_number, *factors = individual  # exact_first, or the critical pair
                 extension = objective.with_factors(factors, space.exact_first(individual))
                 nll = objective.loss(extension=extension, progress=progress.update)
-                append_lines(log, [{"nll": nll, space.first_number_key: first, "factors": factors}])
+                line = {"nll": nll, space.first_number_key: first_number, "factors": factors}
+                append_lines(log, [line])
             else:
                 progress.update(tokens_read, spared=True)
             best = min(best, nll)
-            progress.update(0, part=True, best=best)
+            progress.update(0, part=True, best=best)  # shows `best`; no piece of work ends by it
             return nll
 
         losses = evolve(loss, starts.values(), space, sizes, seed)
@@ -233,7 +235,9 @@ def _published_factors(spectrum: "Spectrum", train_len: int, target: int) -> dic
 
     span = Span(train_len, target, target)
     published_factors = {"pi's factors": [span.factor] * len(spectrum.freq_F)}
-    for name, extension in (("ntk's", Ntk()), ("yarn's", NtkByParts(ramp="index"))):
+    # YaRN's frequencies, with the ramp of its authors' code and of transformers.
+    yarn = NtkByParts(ramp="index")
+    for name, extension in (("ntk's", Ntk()), ("yarn's", yarn)):
         divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
         # A pair that does not turn (0 / 0) may have any factor. A search allows none that fall from
         # one pair to the next.

@@ -86,7 +86,8 @@ def needle_loss(evaluation: "Scorer", examples: Examples) -> float:
     target_NR = examples.targets_NT[:, first:]
 
     def text(at_n: np.ndarray) -> tuple:
-        return examples.inputs_NT[at_n], target_NR[at_n], None
+        no_choices = None
+        return examples.inputs_NT[at_n], target_NR[at_n], no_choices
 
     plan = evaluation.plan(length)
     nll_NR, _ = evaluation.score_texts(plan, np.arange(n_texts), length - first, text)

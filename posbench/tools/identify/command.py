@@ -170,9 +170,11 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
     length = raw["train"]["length"]
     if "train.length" not in typed:
         described = encoding["scaling_len"] if has_scaling else train_len
+        # What the engine was started with counts before config.json.
         length = engine.stated_setting.get("original", described)
     (length,) = length if isinstance(length, list) else [length]
     # A scaling that config.json describes is one candidate, and the others are made without it.
+    # False is refused for a checkpoint without a scaling.
     unscaled["model"]["own_scaling"] = not has_scaling
     # A number that equals the default would be replaced by the checkpoint's length; a list is not.
     unscaled["train"] = {**raw["train"], "length": [round(length)]}
@@ -192,9 +194,10 @@ def _weights_path(raw: dict, engine: EngineRows) -> str:
     return path
 
 
-def _evaluate_keys(raw: dict, engine: EngineRows, lengths: list[int], length: int) -> dict:
-    """Keys of evaluate with which candidates trained at `length` read the engine's tokens."""
-    train_len = engine.evaluation.first["train_len"]
+def _evaluate_keys(raw: dict, engine: EngineRows, lengths: list[int], train_len: int) -> dict:
+    """Keys of evaluate with which candidates trained at `train_len` read the engine's tokens."""
+    engine_train_len = engine.evaluation.first["train_len"]
+    # Candidates are compared with the engine's rows, not with a floor.
     evaluate = {**engine.evaluate, "lengths": lengths, "floor": False}
     evaluate["protocol"] = [engine.protocol]
     for key in ROUNDING_KEYS:
@@ -207,7 +210,7 @@ def _evaluate_keys(raw: dict, engine: EngineRows, lengths: list[int], length: in
             evaluate[key] = None
     if issubclass(of_protocol, EveryTokenProtocol):
         # The number of stretches is windows * training length / max_length: keep the engine's.
-        evaluate["windows"] = evaluate["windows"] * train_len // length
+        evaluate["windows"] = evaluate["windows"] * engine_train_len // train_len
     return evaluate
 
 
@@ -228,8 +231,12 @@ def _asked_factor(
         if scaled_encoding:
             scaling = scaled_encoding["scaling"]
             # dynamic NTK alone has a factor in place of a target.
-            usual = (scaling.get("target_len") or 0) / original or scaling.get("factor", usual)
+            if scaling.get("target_len"):
+                usual = scaling["target_len"] / original
+            else:
+                usual = scaling.get("factor", usual)
         factor = engine.stated_setting.get("factor", usual)
+    # A factor= is above 1 by its type, and one that the engine states by `stated_setting`.
     if factor <= 1:
         cause = f"the longest length, {max(lengths)},"
         if raw["target"]:
@@ -246,7 +253,9 @@ def _candidates(
 ) -> list[Candidate]:
     """Candidates of a request: those of candidates=, or all that apply to the checkpoint."""
     base = config.encoding.get("base") or USUAL_BASE
-    candidates = setting_candidates(config.train.train_len, factor, raw["fed"], base)
+    candidates = setting_candidates(
+        original=config.train.train_len, factor=factor, fed=raw["fed"], base=base
+    )
     if method_name(config.encoding) == "as_trained":
         # The first one, without a scaling, turns as transformers builds it, which may have one.
         words = "the checkpoint as transformers builds it"

@@ -60,12 +60,14 @@ IDENTIFIED = "is"
 CANNOT_TELL = "cannot tell"
 NONE_OF_THEM = "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
+Units = Mapping[int, np.ndarray]  # {length: number of each target's unit [N, S]}
 
 
 def unit_of_targets(window: np.ndarray) -> np.ndarray:
     """Number of each target's unit, by `window`, the number of its window; same shape.
 
-    A unit is the window, or an equal run of its targets where there are few windows.
+    A unit is the window, or an equal run of its targets where there are few windows. The targets of
+    a window stand together, and its number is above that of the window before.
     """
     numbers, member, counts = np.unique(window.ravel(), return_inverse=True, return_counts=True)
     parts = -(-LEAST_UNITS // len(numbers))  # units of each window
@@ -74,7 +76,7 @@ def unit_of_targets(window: np.ndarray) -> np.ndarray:
     return (member * parts + within * parts // counts[member]).reshape(window.shape)
 
 
-def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[dict]:
+def compare_losses(engine: Losses, candidate: Losses, unit: Units) -> list[dict]:
     """Points of identify.json: a comparison of the losses at each length.
 
     Each has the mean of the differences with its interval over units, their rms, and the
@@ -84,7 +86,8 @@ def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[dict
     for length, engine_NS in engine.items():
         candidate_NS = candidate[length]
         difference_NS = engine_NS - candidate_NS
-        mean = estimate([(1.0, sums([difference_NS.ravel()], unit[length].ravel()))])
+        weight = 1.0  # of the one term of the estimate
+        mean = estimate([(weight, sums([difference_NS.ravel()], unit[length].ravel()))])
         correlation = math.nan
         if min(engine_NS.std(), candidate_NS.std()) > 0:
             correlation = float(np.corrcoef(engine_NS.ravel(), candidate_NS.ravel())[0, 1])
@@ -113,9 +116,9 @@ class Verdict(NamedTuple):
 
 
 def judge_setting(
-    engine: Losses, candidates: Mapping[str, Losses], unit: Losses, train_len: int
+    engine: Losses, candidates: Mapping[str, Losses], unit: Units, train_len: int
 ) -> Verdict:
-    """Verdict on {candidate: its losses} by the rule above."""
+    """Verdict on {candidate: its losses}, of two or more, by the rule of the module's docstring."""
     engine_T = _all_targets(engine, engine)
     unit_T = _all_targets(unit, engine)
     losses_T = {name: _all_targets(losses, engine) for name, losses in candidates.items()}
@@ -128,7 +131,7 @@ def judge_setting(
         if not _is_beaten(engine_T - losses_T[name], best_T, unit_T, apart[name], rms[best]):
             untold.append(name)
     explained = _explained_share(best_T, [losses_T[name] - losses_T[best] for name in others])
-    # Share of the variance that as many differences may explain without any relation.
+    # An adjusted R^2 is 0 in the mean without any relation; this is CHANCE_ERRORS times its error.
     by_chance = CHANCE_ERRORS * math.sqrt(2 * len(others)) / len(best_T)
     short = [length for length in engine if length <= train_len]
     rms_within = math.nan
@@ -138,6 +141,7 @@ def judge_setting(
         )
     reason = ""  # why it is none of them
     if rms_within > MOST_ROUNDING:
+        # A cache of 4 bits was measured: see the module's docstring.
         reason = (
             f"within {train_len:,} tokens even the best differs by {rms_within:.2f} nats rms, and"
             f" rounding by less than {MOST_ROUNDING:g} (a cache of 4 bits by 0.5)"
@@ -169,29 +173,30 @@ def judge_setting(
 
 
 def _is_beaten(
-    other_T: np.ndarray, best_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float
+    other_T: np.ndarray, best_T: np.ndarray, unit_T: np.ndarray, apart: float, best_rms: float
 ) -> bool:
     """True if a candidate is told from the best one, by their differences to the engine.
 
-    `apart` is the rms of the candidate's difference to the best, `rms` that of the best's to the
-    engine. Rounding may lean a little towards one candidate, so one that is nearly the best is not
-    told from it by an interval alone.
+    `apart` is the rms of the candidate's difference to the best, `best_rms` that of the best's to
+    the engine. Rounding may lean a little towards one candidate, so one that is nearly the best is
+    not told from it by an interval alone.
     """
-    # Far ones need no interval, which few tokens do not give.
-    if apart > max(FAR_APART * rms, LEAST_RMS):
+    # A far one is beaten without an interval: few tokens give none.
+    if apart > max(FAR_APART * best_rms, LEAST_RMS):
         return True
     excess = estimate([(1.0, sums([other_T**2 - best_T**2], unit_T))])
-    return excess.interval(INTERVAL_LEVEL)[0] > 0 and apart > LEAST_APART * rms
+    return excess.interval(INTERVAL_LEVEL)[0] > 0 and apart > LEAST_APART * best_rms
 
 
 def _explained_share(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> float:
     """Share of the variance of d that a linear combination of the differences explains.
 
-    That is the adjusted R^2, 0 with too few targets.
+    That is the adjusted R^2, which may lie below 0; 0 with too few targets.
     """
     differences_TK = np.stack(differences, axis=1)
     differences_TK = differences_TK - differences_TK.mean(axis=0)
     d_T = d_T - d_T.mean()
+    # The cutoff is above the rounding of float32: differences that are equal but for it count once.
     weights_K, _, rank, _ = np.linalg.lstsq(differences_TK, d_T, rcond=1e-6)
     residual = float(np.square(d_T - differences_TK @ weights_K).sum())
     total = float(np.square(d_T).sum())

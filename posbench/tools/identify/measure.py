@@ -167,9 +167,10 @@ def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate
         try:
             extension = make_method(candidate.extension)
             scale = make_method(candidate.scale, encoding.shape)
+            # for its ConfigError where a candidate is illegal
             verdict_of(encoding, extension, scale, list(lengths), allow_untested=True)
-            tokens = [min(length, candidate.cut or length) for length in lengths]
-            plans = [make_plan(encoding, extension, scale, length=length) for length in tokens]
+            read_lengths = [min(length, candidate.cut or length) for length in lengths]
+            plans = [make_plan(encoding, extension, scale, length=n) for n in read_lengths]
         except ConfigError as error:
             readings.left_out[candidate.name] = str(error)
             continue
@@ -178,7 +179,7 @@ def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate
         readings.same_as.setdefault(name, []).append(candidate)
         if name == candidate.name:
             methods = json.dumps([candidate.extension, candidate.scale])
-            for length, n_read, plan in zip(lengths, tokens, fingerprints, strict=True):
+            for length, n_read, plan in zip(lengths, read_lengths, fingerprints, strict=True):
                 reading = by_plan.setdefault(plan, Reading(methods, n_read))
                 readings.by_candidate_and_length[name, length] = reading
     if len(readings.same_as) < 2:
@@ -198,10 +199,11 @@ def candidate_losses(
     evaluation failed, ConfigError for other tokens.
     """
     every_reading = list(readings.by_candidate_and_length.values())
+    n_candidates = len(readings.same_as)  # without those of the same plans as another
     first_title = "the first candidate, whose tokens are compared before the others are read"
     for part, title in (
         (every_reading[:1], first_title),
-        (every_reading, f"{len(readings.same_as)} candidates"),
+        (every_reading, f"{n_candidates} candidates"),
     ):
         evaluated = measure_methods(raw, part, launcher, command, title)
         for entry in evaluated.values():

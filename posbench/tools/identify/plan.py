@@ -45,6 +45,10 @@ def setting_candidates(
     """
     methods = _Methods(original, factor)
     target = round(factor * original)
+
+    def yarn(_: str, times: float = 1.0) -> dict:
+        return methods.yarn(times)
+
     return [
         Candidate("none", "no scaling", _extension_node("none")),
         Candidate(
@@ -61,7 +65,7 @@ def setting_candidates(
         *_candidates_by_factor("pi", "linear interpolation", methods.fixed, factor),
         *_candidates_by_factor("ntk", "NTK by the base", methods.fixed, factor),
         *_dynamic_candidates(methods, factor, fed, target),
-        *_candidates_by_factor("yarn", "YaRN", lambda _, times=1.0: methods.yarn(times), factor),
+        *_candidates_by_factor("yarn", "YaRN", yarn, factor),
         *_yarn_candidates(methods, factor, original, target),
         Candidate("llama3", f"llama3's scaling with factor {factor:g}", methods.fixed("llama3")),
         *_base_candidates(methods, factor, base),
@@ -69,7 +73,7 @@ def setting_candidates(
             "yarn_amplitude_twice",
             f"YaRN with factor {factor:g}, its factor on the logits twice",
             methods.yarn(),
-            dict(shipped_yamls("scale_attention")["yarn_temperature"]),
+            scale=dict(shipped_yamls("scale_attention")["yarn_temperature"]),
         ),
     ]
 
@@ -91,12 +95,12 @@ class _Methods:
         target = max(1, round(times * self.factor * self.original))
         return _extension_node(name, mode="fixed", target_len=target, **arguments)
 
-    def yarn(self, times: float = 1.0, trained: float = 1.0, **arguments: object) -> dict:
-        """YaRN whose original length is `trained` times the right one.
+    def yarn(self, times: float = 1.0, original_times: float = 1.0, **arguments: object) -> dict:
+        """YaRN whose original length is `original_times` the right one.
 
         A pair makes so many times as many turns in it.
         """
-        turns = {key: number / trained for key, number in PUBLISHED_TURNS.items()}
+        turns = {key: number / original_times for key, number in PUBLISHED_TURNS.items()}
         return self.fixed("yarn", times, **{**turns, **arguments})
 
 
@@ -142,6 +146,7 @@ def _dynamic_candidates(methods: _Methods, factor: float, fed: int, target: int)
 def _yarn_candidates(
     methods: _Methods, factor: float, original: int, target: int
 ) -> list[Candidate]:
+    """YaRN as other code may compute it: each with one part left out or done in another way."""
     words = f"YaRN with factor {factor:g}"
     return [
         Candidate(
@@ -164,12 +169,12 @@ def _yarn_candidates(
         Candidate(
             "yarn_long_original",
             f"{words} from an original length of {target:,}",
-            methods.yarn(trained=factor),
+            methods.yarn(original_times=factor),
         ),
         Candidate(
             "yarn_short_original",
             f"{words} from an original length of {original // 2:,}",
-            methods.yarn(trained=0.5),
+            methods.yarn(original_times=0.5),
         ),
     ]
 
@@ -221,9 +226,12 @@ def candidates_of_own_scaling(encoding: dict) -> list[Candidate]:
 
     scaling = encoding["scaling"]
     scale = dict(NO_SCALE)
-    if encoding["amplitude"]:
-        # Not the usual one of this scaling: the rest of it is a factor on the logits.
-        span = Span(encoding["scaling_len"], scaling["target_len"], scaling["target_len"])
+    if encoding["amplitude"]:  # else the usual one of this scaling
+        # What it has beyond the usual one is a factor on the logits.
+        # The amplitude multiplies q and k, a temperature their product: so its root is compared.
+        # yarn_temperature is (1 + coefficient ln factor)^2, which is solved for the coefficient.
+        target = scaling["target_len"]
+        span = Span(train_len=encoding["scaling_len"], length=target, target_len=target)
         rest = encoding["amplitude"] / math.sqrt(make_method(scaling).temperature(span))
         coefficient = (rest - 1) / math.log(span.factor)
         scale = {**shipped_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}

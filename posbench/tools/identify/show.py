@@ -22,7 +22,12 @@ ROW_HEIGHT = 14
 PLOT_WIDTH = 300
 HEAD_HEIGHT = 24
 BELOW_HEIGHT = 62
-# right where that was asked for
+NAME_MARGIN = 12  # beside the longest name
+NAME_OFFSET = 4  # of names from the left edge
+CAPTION_HEIGHT = 26  # of the first line of the caption
+CAPTION_CHARACTERS = 90  # of a line of the caption, at least
+# Candidates that do what a setting says, with the factor asked for: without a mistake, if that
+# method was asked for. The sentence of the others names the mistake.
 RIGHT_WHEN_ASKED = (
     "pi",
     "ntk",
@@ -190,7 +195,7 @@ def candidate_csv(content: dict) -> str:
 def candidate_figure(content: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows = content["candidates"]
-    margin = max(text_width(row["words"], FONT_SIZE, "bold") for row in rows) + 12
+    margin = max(text_width(row["words"], FONT_SIZE, "bold") for row in rows) + NAME_MARGIN
     height = ROW_HEIGHT * len(rows)
     title = f"{content['name']}: the setting that it runs"
     frame = Frame(title, margin + PLOT_WIDTH, HEAD_HEIGHT + height + BELOW_HEIGHT)
@@ -202,7 +207,7 @@ def candidate_figure(content: dict):
         style = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": FONT_SIZE}
         if content["kind"] == IDENTIFIED and row["name"] == content["best"]:
             style["fontweight"] = "bold"
-        write_note(axes, row["words"], (0, index), (-margin + 4, 0), **style)
+        write_note(axes, row["words"], (0, index), (-margin + NAME_OFFSET, 0), **style)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
@@ -212,7 +217,7 @@ def candidate_figure(content: dict):
         borderaxespad=0.2,
         handletextpad=0.1,
     )
-    frame.caption([content["verdict"], CAPTION], up=26, least=90)
+    frame.caption([content["verdict"], CAPTION], up=CAPTION_HEIGHT, least=CAPTION_CHARACTERS)
     return frame.figure
 
 

@@ -62,9 +62,9 @@ def choose_look(
         if look.length > train_len and look.seconds(seconds_of_text) <= budget:
             return look.and_extensions(extensions, seconds_of_text, budget)
     for part in LENGTHS_WITHIN:
-        look = Look(min(longest, int(part * train_len)))
+        look = Look(min(longest, int(part * train_len)))  # a whole number, rounded down
         if look.length < min(SHORTEST_TEXT, train_len, longest):  # it would show too little
-            return None
+            return None  # later ones are shorter still
         if look.seconds(seconds_of_text) <= budget:
             return look
     return None

@@ -59,7 +59,7 @@ def look(request: Request) -> None:
         and job.config.train.train_len > LONG_TRAINING
         and not config["evaluate"].get("documents")
     ):
-        # The other long files are tables of numbers.
+        # Of the long files of pysource only these are prose or code, the others tables of numbers.
         documents = shipped_yamls("experiment")["pretrained"]["base"]["evaluate.documents"]
         config = {**config, "evaluate": {**config["evaluate"], "documents": documents}}
     first_look = FirstLook(config, request.launcher, shlex.join(sys.orig_argv), job, began)
@@ -130,10 +130,11 @@ class FirstLook:
         # Planning has imported what the evaluating process will, which also reads the weights.
         self.loading_seconds = LOADING_PER_PLANNING * (time.monotonic() - self.began)
         self.longest_document = self._longest_document()
+        # At most twice the training length, as the module's docstring says.
         reach = self.train_len if ends_at_training else 2 * self.train_len
         # a text and the token behind its last one
         self.longest = min(self.longest_document - 1, reach)
-        if self.longest < 2:
+        if self.longest < 2:  # -1 without a document; a shorter text has no loss behind a token
             raise ConfigError(
                 f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"
                 f" {config.evaluate.split} document of data={config.data['name']}."
@@ -282,6 +283,7 @@ class FirstLook:
         if AS_IT_IS in self.left_out:
             return [f"not beyond {self.train_len:,} tokens: {self.left_out[AS_IT_IS]}"]
         lines = []
+        # `longest` is a token less than its document, whose last token is only predicted.
         documents_end = look.length == self.longest < whole.length
         if documents_end:
             lines.append(
@@ -309,7 +311,7 @@ class FirstLook:
         ):
             others = to_do[1:]
             look = replace(look, methods=tuple(m for m in look.methods if m not in others))
-            look = self._measure_first(look, to_do[0])
+            look = self._measure_first(look, to_do[0])  # which adds the others that still fit
         if self.methods_to_evaluate(look):
             self._launch(look)
         return look

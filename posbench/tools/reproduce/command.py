@@ -44,9 +44,11 @@ class RowPair:
     @property
     def distance(self) -> float:
         """Absolute difference of the losses in nats/token; infinite if only one of them exists."""
+        if self.rerun is None:
+            return math.inf
         reported = self.reported["nll"]
-        again = self.rerun["nll"] if self.rerun else math.inf
-        if reported == again:
+        again = self.rerun["nll"]
+        if reported == again:  # None too: neither loss is finite
             return 0.0
         if reported is None or again is None:
             return math.inf
@@ -174,9 +176,10 @@ def reproduce(request: Request) -> int:
     """
     raw = request.raw_configs[0]
     reported = Reported.of(request)
-    jobs, elsewhere = plan_existing(
+    # Of the formats that dtype=auto may mean, the one of the reported rows.
+    jobs, format_note = plan_existing(
         [{**cell, "results_dir": str(reported.rerun_dir)} for cell in request.raw_configs],
-        lambda jobs: bool(reported.rows_of(jobs)),
+        exist=lambda jobs: bool(reported.rows_of(jobs)),
     )
     rows = reported.rows_of(jobs)
     if not rows:
@@ -186,9 +189,9 @@ def reproduce(request: Request) -> int:
         )
     if raw["runs"] is not None:
         return _compare_runs(raw["runs"], rows, reported)
-    if elsewhere:
+    if format_note:  # "" if this machine's format is theirs
         print(
-            f"{elsewhere}: this rerun is made as they were, which takes longer than usual here",
+            f"{format_note}: this rerun is made as they were, which takes longer than usual here",
             file=sys.stderr,
         )
     if raw["dry"]:

@@ -93,7 +93,8 @@ def _announce(request: Request, jobs: list[Job]) -> None:
     """
     from posbench.sweep.dry_run import cost_of, planned
 
-    first = request.experiment.get("first")
+    first = request.experiment.get("first")  # models of the first picture; None: no such picture
+    # Words on where and how a command runs do not describe what it makes.
     described = [word for word in request.words if not word.startswith(PLACE_KEYS)]
     if not described:
         print(_defaults_line(jobs[0].config), file=sys.stderr)
@@ -126,7 +127,7 @@ def _print_conclusion(
     """Print outcomes, then failures or tables. Returns the exit code."""
     _print_outcomes(results, count_words, request.sweep)
     if any(result.failures for result in results):
-        if request.sweep:
+        if request.sweep:  # the failure of a single job is among its outcomes, printed above
             # Printed last, so that they are read.
             print("\n".join(failure_lines(results)), file=sys.stderr)
             print(
@@ -136,7 +137,7 @@ def _print_conclusion(
         return 1
     _show_tables(request, [result.job for result in results])
     statuses = {outcome.status for result in results for outcome in result.outcomes}
-    # A sweep goes over what it refuses.
+    # 2 is the exit code of a refusal. A sweep goes over what it refuses.
     return 2 if "refused" in statuses and not request.sweep else 0
 
 
