@@ -107,9 +107,11 @@ def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[s
     if row["depth"] is not None and row["task"] is None:
         yield f"depth of {row_name(row)} is {row['depth']}, and it has no task"
     for column, value in expected.items():
-        if value is not None and _without_older_gaps(column, row[column]) != _without_older_gaps(
-            column, value
-        ):
+        if value is None:
+            continue
+        # Older rows and configurations lack arguments that were added later.
+        in_row = _without_older_gaps(column, row[column])
+        if in_row != _without_older_gaps(column, value):
             yield f"{column} of {row_name(row)} is {row[column]}, and in its configuration {value}"
 
 

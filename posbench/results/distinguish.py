@@ -187,8 +187,9 @@ def _use_sweep_names(
         names = _sweep_names(run_ids, origins)
         pairs = {(names.get(run_id), typed_text(words.get(run_id))) for run_id in run_ids}
         sweeps = {sweep for sweep, _ in pairs}
-        ways_of_training = {words_of_run for _, words_of_run in pairs}
-        one_to_one = len(sweeps) == len(ways_of_training) == len(pairs) > 1
+        settings = {words_of_run for _, words_of_run in pairs}
+        # Each sweep has one setting, each setting one sweep, and there are several.
+        one_to_one = len(sweeps) == len(settings) == len(pairs) > 1
         if not one_to_one or None in sweeps or not all(run_id in words for run_id in run_ids):
             continue
         for run_id in run_ids:

@@ -352,7 +352,7 @@ def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums
         sums_by_row[number] = {}
         for name in LOSS_ARRAYS:
             place = Place(name, row["length"], row["position"], part_of(row))
-            totals = stored[name][None, low:high].astype(np.float64)
+            totals = stored[name][None, low:high].astype(np.float64)  # [one column, documents]
             sums_by_row[number][place] = Sums(documents, counts, totals)
     return sums_by_row
 

@@ -47,10 +47,12 @@ def override_of(config: dict, changes: Changes) -> Override:
         return Override({**beside, **inside}, ignored=[], merges=False)
     if path:
         ignored = [key for key in keys if key != path[0]]
+        # Inside a part vLLM merges mappings, and SGLang replaces them.
         return Override(mapping_at(keys, path), ignored, merges=changes.reader == VLLM)
     # A part for text does nothing where the model describes text alone.
     ignored = [key for key in keys if key in TEXT_PARTS]
     taken = {key: value for key, value in keys.items() if key not in ignored}
+    # Of text alone it is the other way round.
     return Override(taken, ignored, merges=changes.reader == SGLANG)
 
 

@@ -110,7 +110,7 @@ def _with_dashes(word: str) -> str:
     >>> _with_dashes("--hf_overrides.rope_theta=5")
     '--hf-overrides.rope_theta=5'
     """
-    return re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word)
+    return re.sub(r"^--[^.=]*", lambda match: match.group().replace("_", "-"), word)
 
 
 def _add_flag(changes: Changes, flag: str, value: str) -> None:
@@ -160,12 +160,12 @@ def _length_to_serve(flag: str, value: str, engine: str) -> float:
 
 def _add_kv_override(changes: Changes, flag: str, entry: str) -> None:
     """Add a key of a GGUF file, such as llama.rope.freq_base=float:500000."""
-    parts = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", entry)
+    parts = re.fullmatch(r"(?P<key>[^=]+)=(int|float|bool|str):(?P<value>.*)", entry)
     if parts is None:
         raise ConfigError(
             f"{flag} {shown(entry)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str."
         )
-    _add_gguf_key(changes, parts[1], parts[3])
+    _add_gguf_key(changes, parts["key"], parts["value"])  # read as the type that the key has
 
 
 def _llama_number(flag: str, value: str) -> float:
@@ -211,6 +211,7 @@ def _add_gguf_key(changes: Changes, key: str, text: str) -> None:
     """Add a key of a GGUF file, with the architecture's name before it or without."""
     bare_key = _without_architecture(key)
     if bare_key not in GGUF_KEYS:
+        # Of rope.scale the architecture would be "rope": a word without a dot is no bare key.
         near = did_you_mean(bare_key if "." in bare_key else key, GGUF_KEYS)
         raise ConfigError(
             f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows"

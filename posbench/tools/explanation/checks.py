@@ -127,6 +127,7 @@ def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:
     scaling = config.get("rope_scaling")
     inner = [mapping[kind] for kind in apart if isinstance(mapping[kind], dict)]
     conditions = {
+        # A family with a base for each kind reads mappings by kind, or else rope_scaling.
         "not_by_kind": has_bases and not apart and not scaling and mapping,
         # Families of by_ratio read rope_ratio and nothing else.
         "only_ratio": family in FACTS["by_ratio"] and (mapping or config.get("rope_theta")),
@@ -134,6 +135,7 @@ def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:
         "missing_kind": (
             apart and not has_bases and [name for name in turning if name not in apart]
         ),
+        # transformers looks for truncate, and for no other key, beside the kinds.
         "beside_kinds": apart and [key for key in mapping if key not in (*apart, "truncate")],
         "truncate_by_kind": any(words.get("truncate") is False for words in inner),
     }
@@ -154,13 +156,14 @@ def _override_findings(description: dict, changes: Changes, setting: Setting) ->
     override = override_of(description, changes)
     keys = override.taken
     by_engine = changes.reader in (VLLM, SGLANG)
-    where = "vllm_length" if changes.reader == VLLM else "sglang_config"
+    where = "vllm_length" if changes.reader == VLLM else "sglang_config"  # key of SOURCES
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in text_before]
     conditions = {
         # The older flags of vLLM left keys beside the mapping where they stood.
         "override_alone": by_engine
         and not changes.has_older_flags
         and _keys_beside_mapping(keys, text_before),
+        # Keys that stand beside the part for text, or in a part that this model does not have.
         "override_beside": part and override.ignored,
         "override_no_part": not part and override.ignored,
         # transformers reads the older rope_scaling first, wherever it is.
@@ -208,7 +211,7 @@ def _new_mapping_findings(
         return []
     old_mapping = rope_mapping(text_before)
     theta = old_mapping.get("rope_theta") or text_before.get("rope_theta")
-    base = setting.turning[0].rope.base
+    base = setting.turning[0].rope.base  # of the layers with the widest view
     replaces = (
         not override.merges
         and not changes.has_older_flags
@@ -217,15 +220,19 @@ def _new_mapping_findings(
     lacks_theta = replaces and "rope_theta" not in typed_mapping
     lacks_type = "rope_type" not in typed_mapping
     conditions = {
+        # A replaced mapping has the base of the family or of the engine.
         "base_lost": lacks_theta and positive_number(theta) and theta != base,
+        # vLLM translates type into rope_type in config.json alone, not in an override.
         "override_untyped": (
             vllm and replaces and lacks_type and isinstance(keys.get("rope_parameters"), dict)
         ),
         "override_scaling": vllm and lacks_theta and isinstance(keys.get("rope_scaling"), dict),
+        # Keys that change no frequency, and that the new mapping has to repeat.
         "mapping_drops": (
             replaces
             and [key for key in FACTS["kept"] if key in old_mapping and key not in typed_mapping]
         ),
+        # Merged, the old rope_type stays and comes before the typed `type`.
         "override_type": (
             override.merges
             and not vllm
@@ -250,6 +257,7 @@ def _key_findings(kind: LayerKind, family: str) -> Iterator[Finding]:
         if value is not None and positive_number(value, 0) <= least:
             yield finding("no_number", key=key, value=json.dumps(value), least=least)
     factor = mapping.get("factor")
+    # A whole number stops vLLM.
     if isinstance(factor, int) and positive_number(factor) and rope_type == "linear":
         yield finding("whole_factor", factor=factor)
     channels = kind.rope.head_dim
@@ -348,8 +356,8 @@ def _original_length_findings(kind: LayerKind, config: dict, before: Setting) ->
 
 
 def _factor_findings(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
-    """A factor that is missing, too small, or not the ratio of the two lengths. `older`: it is in a
-    flag of vLLM up to 0.11.
+    """A factor that is missing, too small, or not the ratio of the two lengths. `older`: a flag of
+    vLLM up to 0.11 has the scaling.
     """
     mapping = kind.mapping
     rope = kind.rope
@@ -362,6 +370,7 @@ def _factor_findings(kind: LayerKind, config: dict, older: bool) -> list[Finding
     is_missing = rope.kind in ("linear", "dynamic", "yarn") and mapping.get("factor") is None
     is_derived = rope.kind == "yarn" and "factor" in mapping  # null, which YaRN fills
     conditions = {
+        # A flag leaves the length in config.json as it was before the scaling.
         "length_before_scaling": implied == 1 and not older,
         "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
         "llama3_lacks": (
@@ -389,7 +398,7 @@ def _engine_difference_findings(kind: LayerKind, setting: Setting) -> list[Findi
     rope_type = mapping["rope_type"]
     conditions = {
         rope.kind: True,
-        f"type {rope_type}": True,  # one of a setting that SGLang or vLLM reads as another
+        f"type {rope_type}": True,  # as it is written: SGLang or vLLM may read it as another kind
         "attention_factor": mapping.get("attention_factor") is not None,
         "some mscale": any(mscales),
         "both mscale": all(mscales),
@@ -446,13 +455,13 @@ def _flag_findings(file: Gguf, setting: Setting, changes: Changes) -> list[Findi
     flags = changes.llama_flags
     typed = set(changes.typed_words)
     factor = scaling_factor(file, flags)
-    mixed = ext_factor(file, flags)
+    mixed = ext_factor(file, flags)  # 0: YaRN is off
     conditions = {  # {fact that rules of by_flag name: whether it holds}
         **dict.fromkeys(typed, True),
         scaling_type(file, flags): True,
         f"factor {factor:g}": True,
         "mixed": mixed,
-        "turned by yarn": setting.turning[0].rope.kind == "yarn",
+        "turned by yarn": setting.turning[0].rope.kind == "yarn",  # a file has one type
         "divisors": file.divisors,
         "scaled": factor != 1 or mixed,
         "sliding": any(kind.name.startswith(SLIDING) for kind in setting.kinds),
@@ -465,7 +474,7 @@ def _flag_findings(file: Gguf, setting: Setting, changes: Changes) -> list[Findi
 
 def _context_findings(context: float, setting: Setting, before: Setting) -> list[Finding]:
     """Lengths beyond those that the file and the setting cover."""
-    rope = setting.turning[0].rope
+    rope = setting.turning[0].rope  # of the layers with the widest view
     reach = reach_of(setting, before).tokens
     conditions = {
         "context_beyond": reach is not None and context > reach,

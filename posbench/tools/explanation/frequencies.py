@@ -33,7 +33,9 @@ class Rope:
     long: tuple[float, ...] = ()
     short: tuple[float, ...] = ()
     divisors: tuple[float, ...] = ()
-    beside: int = 0  # channels of a head of latent attention that are kept apart and do not turn
+    unturned_beside: int = (
+        0  # channels of a head of latent attention that are kept apart and do not turn
+    )
     sharper: float = 1.0  # factor on all logits, which latent attention has of mscale_all_dim
 
     @property

@@ -15,7 +15,7 @@ from posbench.tools.explanation.frequencies import (
     usual_amplitude,
 )
 from posbench.tools.explanation.llama_cpp import SCALING, Gguf
-from posbench.tools.explanation.rope_parameters import CannotExpress, short_number
+from posbench.tools.explanation.rope_parameters import CannotExpress, int_if_whole
 from posbench.tools.explanation.settings import FULL, SLIDING, LayerKind, Setting
 
 TYPES_OF_FLAGS = ("default", "linear", "yarn")  # what flags of llama.cpp can say
@@ -42,7 +42,7 @@ def architecture_of(family: str) -> str:
     """
     if family in ARCHITECTURES:
         return ARCHITECTURES[family]
-    if f"{family}." in ARCHITECTURE_PREFIXES:
+    if f"{family}." in ARCHITECTURE_PREFIXES:  # an architecture of the same name
         return family
     raise CannotExpress(f"its converter does not know {family}")
 
@@ -60,19 +60,19 @@ def gguf_of(setting: Setting) -> Gguf:
     rope = _full_rope(setting)
     layers = sum(len(kind.layers) for kind in setting.kinds)
     keys = {
-        "context_length": short_number(setting.longest),
+        "context_length": int_if_whole(setting.longest),
         "block_count": layers,
         "attention.key_length": rope.head_dim,
         "rope.dimension_count": rope.turned,
         "rope.freq_base": float(rope.base),
     }
-    if rope.beside and architecture in FACTS["gguf_latent"]:
-        keys["attention.key_length_mla"] = rope.head_dim + rope.beside
+    if rope.unturned_beside and architecture in FACTS["gguf_latent"]:
+        keys["attention.key_length_mla"] = rope.head_dim + rope.unturned_beside
     keys |= _window_keys(setting, architecture, layers)
     if rope.kind in DROPPED_TYPES:
         raise CannotExpress(f"it has no {rope.kind} scaling")
     if rope.kind == "longrope":
-        original = short_number(rope.original)
+        original = int_if_whole(rope.original)
         keys |= {**_factor_keys(rope, architecture), TYPE_KEY: "longrope", ORIGINAL_KEY: original}
         return Gguf(architecture, keys, (), rope.long, rope.short)
     keys |= _scaling_keys(rope, architecture)
@@ -100,11 +100,11 @@ def _scaling_keys(rope: Rope, architecture: str) -> dict:
     theta = frequencies(rope)
     rounded = frequencies(replace(rope, truncate=True))
     if not np.allclose(theta, rounded, rtol=1e-9, atol=0):
-        raise CannotExpress("it always rounds YaRN's bounds (truncate)")
+        raise CannotExpress("it always rounds YaRN's bounds (truncate)")  # it: llama.cpp
     keys = {
         TYPE_KEY: "yarn",
         FACTOR_KEY: float(rope.factor),
-        ORIGINAL_KEY: short_number(rope.original),
+        ORIGINAL_KEY: int_if_whole(rope.original),
     }
     if llama_cpp_reads(architecture, BETA_FAST_KEY):
         keys |= {BETA_FAST_KEY: float(rope.beta_fast), BETA_SLOW_KEY: float(rope.beta_slow)}
@@ -121,7 +121,7 @@ def _window_keys(setting: Setting, architecture: str, layers: int) -> dict:
     for kind in setting.kinds:
         if not kind.window:
             continue
-        keys["attention.sliding_window"] = short_number(kind.window)
+        keys["attention.sliding_window"] = int_if_whole(kind.window)
         if has_pattern:
             slides = [layer in kind.layers for layer in range(layers)]
             keys["attention.sliding_window_pattern"] = slides
@@ -144,7 +144,7 @@ def _factor_keys(rope: Rope, architecture: str) -> dict:
     """Keys for the factors on cos, sin and logits. Raises CannotExpress for factors that the
     architecture does not have.
     """
-    if rope.kind == "yarn" and rope.beside and architecture in FACTS["gguf_latent"]:
+    if rope.kind == "yarn" and rope.unturned_beside and architecture in FACTS["gguf_latent"]:
         return _latent_keys(rope, architecture)
     if rope.sharper != 1:
         raise CannotExpress("it has no factor on all logits in this family")
@@ -177,8 +177,10 @@ def _latent_keys(rope: Rope, architecture: str) -> dict:
     slope = 0.1 * math.log(rope.factor)  # YaRN's factor on cos and sin is 1 + slope
     if slope <= 0:
         raise CannotExpress("YaRN with factor 1 has no factor on logits")
+    # mscale_all_dim: llama.cpp takes (amplitude * (1 + slope * on_all))^2 as the factor on all
+    # logits, which is to be rope.sharper.
     on_all = (math.sqrt(rope.sharper) / rope.amplitude - 1) / slope
-    if abs(on_all) < 1e-9:
+    if abs(on_all) < 1e-9:  # logits have no factor but that of cos and sin
         return _yarn_amplitude_keys(rope, architecture)
     if not llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
         raise CannotExpress(
@@ -220,17 +222,19 @@ def _converted_rope(rope: Rope, architecture: str) -> Rope:
 
 
 def _converted_factors(rope: Rope, architecture: str) -> dict:
-    """Factors of YaRN that remain of a checkpoint's: those of mscale_all_dim, in families for which
-    the converter writes it.
+    """Fields of `rope` that change in the converter's file, whose factors of YaRN are those of the
+    type alone, or of mscale_all_dim, in families for which the converter writes it.
     """
     usual = usual_amplitude(rope)
-    if not rope.beside or architecture not in FACTS["gguf_latent"]:
-        return {} if llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY) else {"amplitude": usual}
-    root = math.sqrt(rope.sharper)
+    if not rope.unturned_beside or architecture not in FACTS["gguf_latent"]:
+        if llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
+            return {}  # the file has mscale_all_dim, and so the same factors
+        return {"amplitude": usual}
+    root = math.sqrt(rope.sharper)  # the factor of mscale_all_dim
     # Without mscale_all_dim llama.cpp multiplies all logits by its factor on cos and sin, too.
     if root == 1 or not llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
         return {"amplitude": usual, "sharper": usual**2}
-    if architecture == "deepseek2":  # whose factor on cos and sin is 1 with the key
+    if architecture == "deepseek2":  # whose factor on cos and sin is 1 with the key; sharper stays
         return {"amplitude": 1.0}
     return {"amplitude": usual / root, "sharper": usual**2}
 
@@ -242,7 +246,7 @@ def keys_over_file(setting: Setting, before: Setting) -> dict:
     model = gguf_of(setting)
     file = converted_file(before)
     _check_divisors(model, file)
-    keys = model.keys
+    keys = dict(model.keys)
     turned = keys["rope.dimension_count"]
     if file.keys.get("rope.dimension_count", turned) != turned:
         raise CannotExpress("the file fixes which channels turn")
@@ -253,6 +257,7 @@ def keys_over_file(setting: Setting, before: Setting) -> dict:
     for key in (FACTOR_KEY, AMPLITUDE_KEY):
         if key in file.keys:
             keys.setdefault(key, 1.0)  # undoes that of the file
+    # Sizes stay as the file has them, the number of channels that turn too, as is checked above.
     return {
         key: value
         for key, value in keys.items()
@@ -283,12 +288,17 @@ def _other_ropes(setting: Setting) -> list[Rope]:
 
 
 def flag_words(setting: Setting, before: Setting, reach: float | None) -> str:
-    """Flags over the file that llama.cpp's converter makes of the checkpoint as it is."""
+    """Flags over the file that llama.cpp's converter makes of the checkpoint as it is.
+
+    `before`: the checkpoint's own setting; `reach`: tokens of context to ask for, None for the
+    file's."""
+    # Of the layers with the widest view: flags do not reach sliding ones.
     rope, rope_before = setting.turning[0].rope, before.turning[0].rope
     if len(setting.kinds) > 1 and _sliding_kinds(setting) != _sliding_kinds(before):
         raise CannotExpress("its flags do not reach sliding layers")
-    length = f" -c {short_number(reach)}" if reach else ""
+    length = f" -c {int_if_whole(reach)}" if reach else ""
     if rope.kind not in TYPES_OF_FLAGS or rope.divisors:
+        # The file holds the checkpoint's own scaling, but for types that the converter drops.
         if rope != rope_before or rope.kind in DROPPED_TYPES:
             missing = "list of divisors" if rope.divisors else rope.kind
             raise CannotExpress(f"its flags have no {missing}")
@@ -309,6 +319,7 @@ def _sliding_kinds(setting: Setting) -> list[LayerKind]:
 def _flags_of_keys(rope: Rope, keys: dict, architecture: str) -> dict[str, str | float]:
     """{flag of llama.cpp: its value} for keys of a file."""
     flags = {"--rope-scaling": keys.get(TYPE_KEY, "none")}
+    # Without a type, a factor of 1 undoes that of the file, as "none" does.
     if TYPE_KEY in keys and FACTOR_KEY in keys:
         flags["--rope-scale"] = keys[FACTOR_KEY]
     if TYPE_KEY in keys and ORIGINAL_KEY in keys:
@@ -339,6 +350,7 @@ def key_words(setting: Setting, before: Setting) -> str:
     rope = setting.turning[0].rope
     architecture = model.architecture
     other_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)  # YaRN's defaults
+    # mix is yarn_ext_factor, which is never written here, as only files of grok have it.
     if rope.kind == "yarn" and (
         rope.mix != 1 or (other_betas and not llama_cpp_reads(architecture, BETA_FAST_KEY))
     ):

@@ -47,9 +47,10 @@ def served_findings(
         limit = multiplied
     # The engine stops at such a length, unless a variable of the environment is set.
     then = f" {engine.variable}=1 lets it start"
-    then += "." if rope.factor > 1 else ", and scales nothing."
+    then += "." if rope.factor > 1 else ", and scales nothing."  # text beyond is read unscaled
     conditions = {
         "served_beyond": length > limit,
+        # Only vLLM up to 0.11 served so much.
         "served_by_older": changes.reader == VLLM and limit < length <= multiplied,
     }
     beyond = findings_where(
@@ -70,10 +71,10 @@ def _length_engine_derives(changes: Changes, config: dict, setting: Setting) -> 
 
     The factor of linear multiplies them, that of YaRN does not."""
     kind = setting.turning[0]
-    # vLLM takes the length of Gemma 3 as multiplied already, as beside an original length.
     if changes.reader == SGLANG:
         states_scaled_length = "original_max_position_embeddings" in kind.mapping
     else:
+        # vLLM takes the length of Gemma 3 as multiplied already, as beside an original length.
         states_scaled_length = kind.rope.kind in TYPES_WITH_ORIGINAL or setting.family.startswith(
             "gemma3"
         )

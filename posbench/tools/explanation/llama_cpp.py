@@ -99,11 +99,11 @@ def llama_setting(
         kind = FULL
         factor_and_base = _full_factor_and_base(model, flags)
         window = None
-        if sliding:
+        if sliding:  # flags do not reach these
             kind = SLIDING
             factor_and_base = _sliding_factor_and_base(model)
             window = positive_number(keys.get("attention.sliding_window"))
-        rope = _rope(model, name, flags, longest, factor_and_base)
+        rope = _rope(model, name, flags, longest, factor_and_base)  # raises without sizes of a head
         if lacks_rope:
             kind = f"{kind}, no RoPE"
             rope = None
@@ -145,6 +145,7 @@ def _slides_by_layer(model: Gguf, n_layers: int) -> list[bool]:
     usual = FACTS["gguf_sliding_every"].get(model.architecture)
     if usual is None or positive_number(model.keys.get("attention.sliding_window")) is None:
         return [False] * n_layers
+    # Every so many layers one is full.
     every = positive_number(pattern, usual)
     return [bool((layer + 1) % every) for layer in range(n_layers)]
 
@@ -214,7 +215,7 @@ def _rope(
         share=head.turned / head.width,
         factor=factor_and_base.factor,
         divisors=divisors,
-        beside=head.beside,
+        unturned_beside=head.unturned_beside,
     )
     if ext_factor(model, flags):  # any but 0 is YaRN, whatever the type
         return _with_yarn(rope, model, flags)
@@ -238,7 +239,7 @@ def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
     # The kernel multiplies by the factor of these layers; the context has divided by its own.
     amplitude *= (1 + 0.1 * math.log(rope.factor)) / (1 + 0.1 * math.log(context_factor))
     sharper = 1.0
-    if rope.beside:
+    if rope.unturned_beside:
         on_all = 1 + 0.1 * multiplier * math.log(rope.factor)
         sharper = (amplitude * _attn_factor_of_file(model) * on_all) ** 2
     return replace(
@@ -281,7 +282,7 @@ class Head(NamedTuple):
 
     width: int  # with positions
     turned: int  # of these
-    beside: int  # without positions, in latent attention
+    unturned_beside: int  # without positions, in latent attention
 
 
 def _head_channels(model: Gguf, name: str) -> Head:
@@ -307,5 +308,5 @@ def _head_channels(model: Gguf, name: str) -> Head:
     latent_width = positive_number(keys.get("attention.key_length_mla"), 0)
     if latent_width > turned and model.architecture in FACTS["gguf_latent"]:
         latent_width = checked_head_width(latent_width, name)
-        return Head(width=turned, turned=turned, beside=latent_width - turned)
-    return Head(width=head_dim, turned=turned, beside=0)
+        return Head(width=turned, turned=turned, unturned_beside=latent_width - turned)
+    return Head(width=head_dim, turned=turned, unturned_beside=0)

@@ -89,7 +89,7 @@ def position_findings(keys: list[PositionKey]) -> list[Finding]:
     for key, value, _ in keys:
         fact = FACTS["position_keys"].get(key)
         text = shown(json.dumps(value))
-        if key == "rope_type":
+        if key == "rope_type":  # listed where the mapping lacks it
             result.append(finding("no_type"))
         elif fact is None:
             result.append(finding("position_key", key=key, value=text))

@@ -38,6 +38,7 @@ def reach_of(setting: Setting, before: Setting) -> Reach:
         return Reach(trained, "the length that the checkpoint states")
     if len(frequencies(rope)) != len(frequencies(rope_before)):
         return Reach(None, "other channels turn than in training")
+    # In a text of 1 token, where types that depend on the length have not begun to act.
     if (_slowdown(rope, rope_before, trained, 1) < 1 - ROUNDING).any():
         return Reach(None, "pairs turn faster than in training")
     tokens = _covered_length(rope, rope_before, trained)
@@ -69,6 +70,7 @@ def turn_alike(rope: Rope, before: Rope) -> bool:
     if "dynamic" in (rope.kind, before.kind):  # changes with every length, not only at two
         if (rope.kind, rope.factor) != (before.kind, before.factor):
             return False
+    # Other types have one set of frequencies; longrope has another one beyond `original`.
     beyond = max(rope.original, before.original) + 1
     return all(
         _are_close(frequencies(rope, length), frequencies(before, length)) for length in (1, beyond)

@@ -55,10 +55,11 @@ def read_back(line: ToolWords, before: Setting, model: dict | Gguf) -> Setting |
     it, such as those of tensors.
     """
     if line.tool in (HF, VLLM, SGLANG):
-        if isinstance(model, Gguf):
+        if isinstance(model, Gguf):  # these words change a config.json, which it lacks
             return None
         config = _config_with_words(line, model)
         return read_setting(config, before.name, before.trained, line.tool)
+    # Keys that need tensors say so, as `key_words` writes it.
     complete = (
         line.text.startswith(("--", *ARCHITECTURE_PREFIXES)) and " and the tensor" not in line.text
     )
@@ -97,6 +98,7 @@ def _turn_alike_by_name(setting: Setting, setting_read: Setting) -> bool:
 
 def _full_and_sliding_turn_alike(setting: Setting, setting_read: Setting) -> bool:
     """True if full layers are alike and sliding ones are, whatever llama.cpp calls them."""
+    # Those with the widest view, even if only one of both is called sliding.
     if not _ropes_turn_alike(setting.turning[0].rope, setting_read.turning[0].rope):
         return False
     ropes, ropes_read = _rope_by_sliding(setting), _rope_by_sliding(setting_read)

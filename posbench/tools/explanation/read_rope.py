@@ -63,7 +63,7 @@ def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> 
         kind=kind,
         share=min(1.0, positive_number(mapping.get("partial_rotary_factor"), 1.0)),
         factor=positive_number(mapping.get("factor")) or implied,
-        beside=_latent_width(config),
+        unturned_beside=_latent_width(config),
     )
     match kind:
         case "yarn":
@@ -118,8 +118,9 @@ def _read_yarn(rope: Rope, mapping: dict, config: dict, reader: str) -> Rope:
         beta_slow=positive_number(mapping.get("beta_slow"), 1.0),
         truncate=by_kind or mapping.get("truncate", True) is not False,
     )
+    # Latent attention: vLLM and SGLang run it by DeepSeek's classes, unless it has one of its own.
     if (
-        rope.beside
+        rope.unturned_beside
         and reader != HF
         and not fact_of_family(str(config.get("model_type")), "own_latent")
     ):
@@ -147,14 +148,15 @@ def _yarn_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     elif mscale and mscale_all_dim:
         on_all = yarn_amplitude(rope.factor, mscale_all_dim)
         amplitude = yarn_amplitude(rope.factor, mscale) / on_all
-    if rope.beside and mscale_all_dim:
+    # Latent attention alone multiplies its logits too.
+    if rope.unturned_beside and mscale_all_dim:
         sharper = yarn_amplitude(rope.factor, mscale_all_dim) ** 2
     return replace(rope, amplitude=amplitude, sharper=sharper)
 
 
 def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     """YaRN by the classes that vLLM and SGLang have for latent attention, which read other keys."""
-    mscale = 1.0
+    mscale = 1.0  # their default; 0 or less gives no amplitude
     if mapping.get("mscale") is not None:
         mscale = positive_number(mapping["mscale"], 0.0)
     on_all = yarn_amplitude(rope.factor, positive_number(mapping.get("mscale_all_dim"), 0.0))
@@ -176,7 +178,7 @@ def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
         short = long
     key = "attention_factor"
     factor = rope.factor
-    if reader != HF:
+    if reader != HF:  # engines take the ratio of the lengths in place of the stated factor
         key = "long_mscale"
         factor = rope.longest / rope.original
     elif family == "phimoe":

@@ -50,10 +50,10 @@ class CannotExpress(Exception):
     """Reason why a tool cannot express a setting."""
 
 
-def short_number(value: float) -> float | int:
+def int_if_whole(value: float) -> float | int:
     """A number as people type it: a whole one without ".0", if a float holds it exactly.
 
-    >>> short_number(4096.0)
+    >>> int_if_whole(4096.0)
     4096
     """
     return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
@@ -86,7 +86,7 @@ def overlay(
             rope.kind in TYPES_WITH_ORIGINAL
             and positive_number(text.get(ORIGINAL_LENGTH), rope.original) != rope.original
         ):
-            keys[ORIGINAL_LENGTH] = short_number(rope.original)
+            keys[ORIGINAL_LENGTH] = int_if_whole(rope.original)
     return keys | _length_key(setting, before, text, tool, reach)
 
 
@@ -94,7 +94,7 @@ def _rope_ratio(setting: Setting) -> dict:
     """rope_ratio, the one key by which the code of a family sets positions. Raises CannotExpress
     for what it cannot say.
     """
-    rope = setting.turning[0].rope
+    rope = setting.turning[0].rope  # these families have one kind of layers
     if (
         rope.kind != "default"
         or rope.amplitude != 1
@@ -102,7 +102,7 @@ def _rope_ratio(setting: Setting) -> dict:
     ):
         raise CannotExpress(f"{setting.family} reads rope_ratio alone")
     # the base is 10000 times it
-    return {"rope_ratio": short_number(_without_rounding_error(rope.base / 1e4))}
+    return {"rope_ratio": int_if_whole(_without_rounding_error(rope.base / 1e4))}
 
 
 def _tool_merges(config: dict, tool: str) -> bool:
@@ -135,13 +135,15 @@ def _length_key(
         if positive_number(text.get(name))
     ]
     name = stated_names[0] if stated_names else NAMES_IN_CONFIG["length"][0]
-    return {name: short_number(length_to_state)}
+    return {name: int_if_whole(length_to_state)}
 
 
 def _rope_parameters(
     setting: Setting, before: Setting, text: dict, tool: str, merges: bool
 ) -> dict:
-    """rope_parameters, by kind of layer where kinds differ or the family keeps them apart."""
+    """rope_parameters, by kind of layer where kinds differ or the family keeps them apart.
+
+    `merges`: the tool lays them over the checkpoint's mapping, whose other keys stay."""
     old_mapping = rope_mapping(text)
     kinds_before = {kind.name: kind for kind in before.kinds}
     mappings = {}
@@ -174,7 +176,7 @@ def _parameters_of_kind(
         if rope.kind in ("dynamic", "proportional"):
             raise CannotExpress(f"{family} takes no {rope.kind} there")
         rope = _as_longrope(rope)  # whose divisors say any frequencies that stay the same
-    deepseek = bool(rope.beside) and not fact_of_family(family, "own_latent")
+    deepseek = bool(rope.unturned_beside) and not fact_of_family(family, "own_latent")
     mapping = parameters(rope, tool, deepseek)
     old_mapping = kind_before.mapping if kind_before else {}
     share = kind.rope.share
@@ -185,6 +187,7 @@ def _parameters_of_kind(
         or positive_number(old_mapping.get("partial_rotary_factor"), 1) != share
     ):
         mapping.setdefault("partial_rotary_factor", share)
+    # Keys that change no frequency stay, as the setting states them or else as the checkpoint does.
     for key, value in {**old_mapping, **kind.mapping}.items():
         if key in FACTS["kept"]:
             mapping[key] = value
@@ -210,10 +213,10 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
     _check_tool(rope, tool, deepseek)
     values = {
         "rope_type": rope.kind,
-        "rope_theta": short_number(rope.base),
+        "rope_theta": int_if_whole(rope.base),
         "partial_rotary_factor": rope.share,
         "factor": float(rope.factor),
-        ORIGINAL_LENGTH: short_number(rope.original),
+        ORIGINAL_LENGTH: int_if_whole(rope.original),
         "low_freq_factor": rope.low,
         "high_freq_factor": rope.high,
         "beta_fast": rope.beta_fast,
@@ -279,6 +282,7 @@ def _factor_keys(rope: Rope, tool: str, deepseek: bool) -> dict:
     multiple = rope.amplitude / usual_amplitude(rope)
     if math.isclose(multiple, 1, rel_tol=1e-9):
         return {}
+    # SGLang's multiplies the usual amplitude, the key of the others replaces it.
     return {"attn_factor": multiple} if tool == SGLANG else {"attention_factor": rope.amplitude}
 
 

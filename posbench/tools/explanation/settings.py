@@ -102,7 +102,7 @@ def read_setting(
 
 def _window_of_kind(config: dict, kind: str) -> float | None:
     """Tokens that layers of a kind see; None where they see all."""
-    attention = kind.partition(",")[0]
+    attention = kind.partition(",")[0]  # ", no RoPE" may stand behind it
     if attention == SLIDING:
         return positive_number(config.get("sliding_window"))
     if attention == CHUNKED:
@@ -180,10 +180,9 @@ def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[s
 def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
     """Mapping of RoPE of one kind of layer with its defaults, as transformers'
     standardize_rope_params; None without RoPE.
-
-    `shared` is the mapping that the config.json states, {} for a family of FACTS["by_ratio"], which
-    reads rope_ratio alone. It is of all layers, or has a mapping for each kind of layer (`apart`).
     """
+    # The mapping that config.json states: of all layers, or with one for each kind (`apart`).
+    # Families of by_ratio read rope_ratio alone.
     shared = {} if family in FACTS["by_ratio"] else rope_mapping(config)
     attends = "attention" in kind and kind != "linear_attention"
     has_mapping = isinstance(shared.get(kind), dict)
@@ -199,12 +198,14 @@ def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
             theta = first_value(config, "rope_theta", default=full_base)
         else:
             theta = first_value(config, "rope_local_base_freq", default=sliding_base)
-        # Nor does a family of two bases read rope_parameters that keep no kinds apart.
-        if kind != FULL or not config.get("rope_scaling"):
+        if kind != FULL:  # no scaling
+            mapping = {}
+        elif not config.get("rope_scaling"):
+            # What is stated is rope_parameters of all layers, which such a family does not read.
             mapping = {}
     apart = kinds_with_own_mapping(shared)
     if apart:
-        if shared.get(kind, {}) is None:  # null, unlike a kind that is missing
+        if kind in shared and shared[kind] is None:  # null: no RoPE; a missing kind has defaults
             return None
         mapping = shared.get(kind)
     mapping = dict(mapping) if isinstance(mapping, dict) else {}
@@ -235,6 +236,7 @@ def _stated_base(config: dict, family: str) -> object:
     if base is not None:
         return base
     base = fact_of_family(family, "theta", 1e4)
+    # These state no base, but its ratio to the usual one.
     if family in FACTS["by_ratio"]:
         base *= positive_number(config.get("rope_ratio"), 1.0)
     return base

@@ -159,9 +159,9 @@ def _tool_lines(explanation: Explanation) -> str:
     if same_setting(explanation.setting, explanation.before):
         subject = "The checkpoint as it is"
     transformers_stops = {finding.stops for finding in explanation.findings}
+    # True: it raises an error; None: or else it computes something else than what is read here
     if True in transformers_stops:
         subject = "transformers stops at this. What is read above"
-    # transformers may compute something else than what is read here
     elif None in transformers_stops:
         subject = "What is read above"
     lines = [f"{subject}, in the words of every tool"]
@@ -218,7 +218,7 @@ def _kind_block(kind: LayerKind, explanation: Explanation) -> str:
         return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
     ratio = explanation.slower(kind)
     turns = explanation.turns(kind)
-    channels = rope.head_dim + rope.beside
+    channels = rope.head_dim + rope.unturned_beside
     pairs = f"{rope.turned} of {channels} channels turn, {len(ratio)} pairs"
     turn_marks = _turn_marks(turns)
     marks_of_states = state_marks(ratio)
@@ -293,7 +293,7 @@ def _logit_factors_in_words(rope: Rope) -> str:
     """Factors on the logits in words."""
     factors = []
     if rope.amplitude != 1:
-        all_turn = rope.turned == rope.head_dim + rope.beside
+        all_turn = rope.turned == rope.head_dim + rope.unturned_beside
         part = "" if all_turn else " in the channels that turn"
         square = f"times {rope.amplitude**2:.6g}{part}"
         factors.append(f"{square}: cos and sin times {rope.amplitude:.6g}")
@@ -343,7 +343,7 @@ def _cost_in_words(explanation: Explanation, reach: Reach) -> str:
     cost += "."
     path = model_path(explanation.what)
     if path and reach.tokens is not None:
-        # advise refuses a target that is not beyond the training length.
+        # advise refuses a target up to the training length, where the reach may be.
         target = max(reach.tokens, 2 * setting.trained)
         cost += f" posbench advise {path} target={target:.0f} measures the cost."
     return cost

@@ -11,7 +11,7 @@ from posbench.tools.explanation.facts import FACTS, HF, SGLANG, VLLM
 from posbench.tools.explanation.frequencies import Rope, usual_amplitude
 from posbench.tools.explanation.gguf_words import flag_words, key_words
 from posbench.tools.explanation.reach import reach_of, same_setting
-from posbench.tools.explanation.rope_parameters import CannotExpress, overlay, short_number
+from posbench.tools.explanation.rope_parameters import CannotExpress, int_if_whole, overlay
 from posbench.tools.explanation.settings import Setting
 
 TOOL_FLAGS, TOOL_KEYS, TOOL_POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
@@ -80,11 +80,11 @@ def _config_keys(
 def _engine_flags(
     setting: Setting, before: Setting, config: dict, tool: str, reach: float | None
 ) -> str:
-    """Flags of vLLM or SGLang: the override, and the length to serve."""
+    """Flags of vLLM or SGLang: the override, and the length to serve (`reach`, None: no flag)."""
     override_flag, length_flag = ENGINE_FLAGS[tool]
     keys = _config_keys(setting, before, config, tool, reach)
     words = f"{override_flag} {shlex.quote(json.dumps(keys))}"
-    return f"{words} {length_flag} {short_number(reach)}" if reach else words
+    return f"{words} {length_flag} {int_if_whole(reach)}" if reach else words
 
 
 def model_path(what: str) -> str | None:
@@ -115,7 +115,7 @@ def _posbench_arguments(setting: Setting, before: Setting, what: str) -> str:
         return f"{model} extension=abf extension.base={rope.base:.10g}"
     # posbench counts the turns of a scaling in the training length.
     if rope.kind != "dynamic" and rope.original != before.longest:
-        model += f" train.length={short_number(rope.original)}"
+        model += f" train.length={int_if_whole(rope.original)}"
     name = EXTENSION_NAMES.get(rope.kind, rope.kind)
     arguments = {key: _typed_value(value) for key, value in _extension_arguments(rope).items()}
     if rope.base == rope_before.base:
@@ -184,7 +184,7 @@ def _extension_arguments(rope: Rope) -> dict[str, object]:
         arguments = {"factors": list(rope.long), "short_factors": list(rope.short)}
     if not _has_usual_amplitude(rope):  # then it is 1: others were refused
         arguments["temperature"] = False
-    target_len = short_number(rope.factor * rope.original)
+    target_len = int_if_whole(rope.factor * rope.original)
     return {**arguments, "mode": "fixed", "target_len": target_len}
 
 

@@ -349,7 +349,7 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
         )
         np.testing.assert_allclose(explanation.frequencies(kind.name), computed.numpy(), rtol=1e-6)
         assert np.isclose(amplitude, kind.rope.amplitude, rtol=1e-6)
-        if kind.rope.beside:
+        if kind.rope.unturned_beside:
             mscale = parameters.get("mscale_all_dim") or 0
             assert np.isclose(
                 kind.rope.sharper,
