@@ -254,10 +254,11 @@ def _seeds_of_all(lines: Iterable[Line]) -> tuple[int, ...]:
 
 def _mean_over_seeds(line: Line, seeds: Iterable[int], measure: str) -> float | None:
     """Mean of a line over seeds; None if one of them has no finite value."""
-    values = [VALUE_OF_SEED[measure](line.seeds[seed]) for seed in seeds if seed in line.seeds]
-    if not line.seeds:  # of a CSV that states the mean alone
+    if line.seeds:
+        values = [VALUE_OF_SEED[measure](line.seeds[seed]) for seed in seeds]
+    else:  # of a CSV that states the mean alone
         values = [getattr(line.record, COLUMN_OF_MEASURE[measure], None)]
-    if not values or any(value is None or not math.isfinite(value) for value in values):
+    if any(value is None or not math.isfinite(value) for value in values):
         return None
     return sum(values) / len(values)
 
@@ -326,7 +327,8 @@ def _loss_difference(seed: Seed, other: Seed) -> SeedValue | None:
         return None
     if paired is None:
         return None
-    return SeedValue(paired.difference, [(1.0, paired.sums)] if paired.sums else None)
+    # One term, of weight 1; without sums, as of a CSV, only the means are known.
+    return SeedValue(paired.difference, terms=[(1.0, paired.sums)] if paired.sums else None)
 
 
 def _rise_difference(seed: Seed, other: Seed) -> SeedValue | None:
@@ -360,7 +362,7 @@ def _accuracy_difference(seed: Seed, other: Seed) -> SeedValue | None:
     terms = None  # a CSV has means alone
     if both:
         sums, other_sums = both
-        terms = [(1.0, sums.minus(other_sums))]
+        terms = [(1.0, sums.minus(other_sums))]  # one term, of weight 1
     return SeedValue(accuracy - other_accuracy, terms)
 
 

@@ -254,4 +254,5 @@ def blocks_text(blocks: Sequence[Block], width: int | None = None) -> str:
         texts.append(terminal_text([block.table], [*block.result, *of_block], width))
     if of_all:
         texts.append(terminal_text([], of_all, width))
+    # An empty line divides tables; below a single one its sentences follow at once.
     return "\n\n".join(texts) if len(blocks) > 1 else "\n".join(texts)

@@ -222,7 +222,7 @@ class Scale(NamedTuple):
             ends = [math.exp(min(end, MOST_NATS)) for end in ends]
         elif self.measure != ACCURACY:
             ends = [end * self._factor(row) for end in ends]
-        value, low, high = map(_finite_or_none, ends)
+        value, low, high = map(_finite_or_none, ends)  # ends of an unknown interval are nan
         return None if value is None else ShownDifference(value, low, high)
 
     def _factor(self, row: Compared) -> float:

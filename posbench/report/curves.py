@@ -96,6 +96,7 @@ def _shown_elsewhere(evaluation: Evaluation, references: References) -> bool:
     if reference_kind(row):
         return True
     context = exact_context(row)
+    # Windows longer than the training length are a method like others, and no steps.
     on_ladder = context is not None and context <= row["train_len"]
     return on_ladder and evaluation.key in references.ladders
 
@@ -121,9 +122,10 @@ def _seed_by_position(evaluation: Evaluation, row: dict, references: References)
 
 def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -> Seed:
     """Row of a length, and its differences to the floor and to no extension."""
-    if evaluation.lacks_stored_losses(row):
+    if evaluation.lacks_stored_losses(row):  # so it cannot be paired
         return Seed(evaluation, row)
     length = row["length"]
+    # All rows of a floor read the same context; exact_row gives one in which every target has it.
     floor = references.floors.get((evaluation.key, "floor"))
     other = _without_extension(evaluation, length, references)
     return Seed(
@@ -166,6 +168,7 @@ def _mean_point(
     of_seeds = [gains.get(seed.evaluation.key) for seed in seeds]
     if all(of_seeds):
         gain = _finite_or_none(np.mean([estimate.value for estimate in of_seeds]))
+        # The lowest: the gate is passed only if every training passes it.
         gain_lower = _finite_or_none(min(estimate.lower for estimate in of_seeds))
     return CurvePoint(
         **key._asdict(),
@@ -185,6 +188,7 @@ def _mean_point(
         gain_lower=gain_lower,
         nll_half_width=loss.half_width,
         accuracy_half_width=accuracy.half_width,
+        # Units only where there is an interval, as readers of this column expect.
         nll_over=None if loss.half_width is None else loss.over,
         facts=label.facts(first, seeds[0].evaluation.setting),
         seeds=seeds,
@@ -249,11 +253,12 @@ def mean_with_interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
     Each seed begins with its value and the sums over documents, which are None if only the mean is
     known (`Paired`). The units are seeds crossed with documents, documents for one seed, or seeds
     if only means are known. All are None if one of the seeds is."""
-    if not all(seeds):
+    if any(seed is None for seed in seeds):
         return Interval(None, None, None)
     values = []
     for value, seed_sums, *_ in seeds:
-        values.append(SeedValue(value, [(1.0, seed_sums)] if seed_sums else None))
+        terms = [(1.0, seed_sums)] if seed_sums else None  # one term, of weight 1
+        values.append(SeedValue(value, terms))
     result = over_seeds(values)
     over = f"seeds x {unit}s" if result.source == FROM_SUMS else "seeds"
     if len(seeds) == 1:
@@ -368,7 +373,8 @@ def context_points(references: References, label: Labels) -> list[ContextPoint]:
 
     def key_of(ladder: dict[int, Evaluation]) -> StepKey:
         evaluation = next(iter(ladder.values()))
-        return StepKey(*section_values(evaluation), label(evaluation.first)[0], evaluation.source)
+        encoding, *_ = label(evaluation.first)
+        return StepKey(*section_values(evaluation), encoding, evaluation.source)
 
     steps = []
     for key, ladders in grouped(references.ladders.values(), key_of).items():

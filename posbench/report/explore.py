@@ -155,16 +155,20 @@ class SumTable:
     """
 
     def __init__(self):
+        # [number of the set of documents, place of its first document in the totals]
         self.entries: list[list[int]] = []
         # {documents, their numbers of targets and their strata: number of the set}
         self.sets: dict[tuple, int] = {}
         self.counts: list[list[int]] = []  # of targets, in each set
         self.strata: list[list[int] | None] = []  # of each set
-        self.nll = [np.zeros(0, "<f4")]  # and this: never empty, for np.concatenate
+        # Totals of the documents of each entry. The empty first array is for np.concatenate, which
+        # takes no empty list.
+        self.nll = [np.zeros(0, "<f4")]
         self.correct = [np.zeros(0, "<u2")]
-        self.numbers: dict[tuple, int] = {}  # {row: number of its entry, or -1}
-        self.size = 0  # in bytes
-        self.is_full = False
+        # {row: number of its entry, -1 for one without sums or room}
+        self.numbers: dict[tuple, int] = {}
+        self.size = 0  # in bytes, at most MOST_SUMS_BYTES
+        self.is_full = False  # True once a row found no room
 
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
@@ -206,8 +210,9 @@ class SumTable:
 
     def packed(self) -> dict:
         """Content for the page: totals as base64 of little-endian numbers."""
-        nll = np.concatenate(self.nll)
+        nll = np.concatenate(self.nll)  # of 4 bytes each, "<f4"
         correct = np.concatenate(self.correct)
+        # One byte for each number where all fit in it; "correct_bytes" tells the page.
         correct = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
         return {
             "entries": self.entries,
@@ -270,15 +275,18 @@ class PointTable:
         where such sums are not known, the values of MEASURES.
         """
         bases = (seed.against_floor, seed.against_plain)
-        entries = [-1, -1, -1]
+        entries = [-1, -1, -1]  # of the seed, of its floor, and without an extension
         if not seed.evaluation.lacks_stored_losses(seed.row):
             entries = [self.sums.add(seed.evaluation, seed.row)]
             for paired in bases:
                 has_sums = paired and paired.sums
                 entries.append(self.sums.add(paired.other, paired.row) if has_sums else -1)
-        # None: there is no such difference, so that no sums of it are lacking.
-        lacking = [paired for paired, entry in zip(bases, entries[1:], strict=True) if entry < 0]
-        if entries[0] >= 0 and not any(lacking):
+        # Where there is no such difference, no sums of it are lacking.
+        lacks_sums = any(
+            paired is not None and entry < 0
+            for paired, entry in zip(bases, entries[1:], strict=True)
+        )
+        if entries[0] >= 0 and not lacks_sums:
             return entries
         return [*entries, *(VALUE_OF[measure](seed) for measure in MEASURES)]
 

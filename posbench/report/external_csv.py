@@ -92,7 +92,7 @@ def read_others_csv(path: Path, source: str | None) -> tuple[list[Evaluation], l
         columns = _header_names(table, path)
         if {"run_id", "eval_id"} <= set(columns):
             rows = read_csv(path)
-            if rows:
+            if rows:  # without any, an error below says so
                 return _evaluations(rows, path, source), []
         _check_needed(columns, path)
         cells = _lines_by_key(table, columns, path)
@@ -271,12 +271,12 @@ def _tokens_or_none(name: str, text: str | None) -> int | None:
     value = _number_or_nan(name, text)  # nan of an empty cell
     if text and not (value >= 1 and value % 1 == 0):
         raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
-    if MOST_TOKENS < value < math.inf:
+    if value > MOST_TOKENS:  # not of nan
         raise ValueError(
             f"{name}={text} is more than the {MOST_TOKENS:,} tokens that are read: give a length"
             " in tokens"
         )
-    return int(value) if math.isfinite(value) else None
+    return None if math.isnan(value) else int(value)
 
 
 def _nats_or_none(name: str, text: str | None, in_nats: bool) -> float | None:

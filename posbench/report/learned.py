@@ -53,7 +53,8 @@ class Learned:
                 self.shares[run_id, *setting, method, task] = share
             config = runs[run_id].config if run_id in runs else {}
             if method is None and _is_parent_itself(label, first, config):
-                # Its answers inside the parent's window stand for the parent's own.
+                # Its answers inside the parent's window stand for the parent's own,
+                # unless it was asked itself.
                 shares_inside = _shares_inside(evaluation, config[PARENT_WINDOW_KEY])
                 for task, share in shares_inside.items():
                     self.shares.setdefault((first["finetune"], *setting, None, task), share)
@@ -66,6 +67,8 @@ class Learned:
         fine-tuned training has not LEAST_LEARNED_SHARE."""
         run_id, *setting = evaluation.key
         task = task_that_shows_learning(row["task"])
+        # None: without an extension, which shows what the training learned; only where that was
+        # not asked the evaluation's own answers count.
         of_run = self.shares.get((run_id, *setting, None, task))
         if of_run is None:
             of_run = self.shares.get((run_id, *setting, row["eval_id"], task))

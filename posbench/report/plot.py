@@ -388,9 +388,9 @@ def _reference_points(table: "pandas.DataFrame", line: str) -> list[Point | None
     def place(row, source: object) -> tuple:
         return row.point.section, getattr(row.point, "task", None), row.x, source
 
-    rows = table[_matching_rows(table, line, "none")]
-    if rows.empty:
-        methods = ("|".join(point.method[:3]) for point in table.point)
+    rows = table[_matching_rows(table, line, rest="none")]
+    if rows.empty:  # an unknown name raises, with those that there are
+        methods = (point.typed_method for point in table.point)
         checked_choice("reference", line, methods, ", or floor, change, none")
     points: dict[tuple, Point] = {}  # the first of each place
     for row in rows.itertuples():
@@ -512,9 +512,11 @@ def _panels(
     dividing = list(columns) or telling_columns(points, lambda point: point.source)
     by_method = x == "step" and not columns
     if by_method:
+        # TOKENS tells the lines of such a panel apart, which are lengths.
         dividing = [*(name for name in dividing if name != TOKENS), *METHOD_COLUMNS]
-    if columns == ["none"]:
+    if columns == ["none"]:  # one panel for all
         dividing = []
+    is_divided = by_method or bool(columns)  # into parts that are a panel each
     parts = table.groupby(dividing, sort=False, dropna=False) if dividing else [((), table)]
     panels = []
     for key, rows in parts:
@@ -522,8 +524,7 @@ def _panels(
         headings = list(map(names.value, dividing, key))
         if by_method:  # the last columns are those of the method, which has one name
             headings = [*headings[: -len(METHOD_COLUMNS)], line_name(*key[-len(METHOD_COLUMNS) :])]
-            columns = METHOD_COLUMNS  # a part is one method, so it is not divided again below
-        for group in [Group("", part)] if columns else panel_groups(part):
+        for group in [Group("", part)] if is_divided else panel_groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
             # None is the marker of the line's pen, "" none: many would cover the line.
             few = len({marks[id(point)].x for point in group.points}) <= MOST_MARKED_PLACES
@@ -544,17 +545,17 @@ def _panels(
 
 def _axes_spec(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
     """Axes of all panels. Raises ConfigError for a logarithmic one that ends at 0 or below."""
-    level = drawn.level
+    level = drawn.level  # 0 for differences, 1 for ratios, None without a reference
     both_signs = level == 0 and drawn.unit != "accuracy"
     log = {"x", "y"} if both_signs else {"x"}
-    if drawn.x == "step":
+    if drawn.x == "step":  # steps of training lie evenly
         log -= {"x"}
     if options.log is not None:
         log = {
             checked_choice("log", word, "xy") for word in split_words(options.log) if word != "none"
         }
     if drawn.unit == "accuracy" and level is None:
-        low, high = -0.03, 1.04  # around all shares
+        low, high = -0.03, 1.04  # around all shares, with room for their markers
     else:
         symlog = both_signs and "y" in log
         low, high = y_ends(list(table.mark), level, symlog, log="y" in log)
@@ -622,9 +623,10 @@ def _caption_lines(
 def _usual_bars(shown: "pandas.DataFrame") -> str:
     """Bars of a figure without a choice: HIDDEN_BARS for intervals that would hide the lines."""
     for basis, rows in shown.groupby("basis", sort=False):
+        if basis not in UNPAIRED_COLUMNS:  # intervals of paired differences hide no lines
+            continue
         points = list(rows.point)
-        # Intervals of paired differences hide no lines.
-        values = [getattr(point, basis) for point in points] if basis in UNPAIRED_COLUMNS else [0.0]
+        values = [getattr(point, basis) for point in points]
         if bars_hide_lines(points, basis, max(values) - min(values)):
             return HIDDEN_BARS
     return INTERVAL
@@ -694,9 +696,7 @@ def _measured_words(points: Sequence[Point]) -> str:
 def _left_out_line(table: "pandas.DataFrame") -> str:
     """Line on the methods that have no mark; "" if all have one."""
     points = table[table.mark.isna()].point
-    lost = list(
-        dict.fromkeys("|".join(point.method[:3]) + source_suffix(point.source) for point in points)
-    )
+    lost = list(dict.fromkeys(point.typed_method + source_suffix(point.source) for point in points))
     if not lost:
         return ""
     return f"Left out where it is not known: {first_of(lost, MOST_LEFT_OUT)}."

@@ -72,6 +72,11 @@ class SectionKey:
         return self.encoding, self.extension, self.scale_attention, self.source
 
     @property
+    def typed_method(self) -> str:
+        """Method as users type it: encoding|extension|scale."""
+        return f"{self.encoding}|{self.extension}|{self.scale_attention}"
+
+    @property
     def label_facts(self) -> Facts:
         """Values behind the labels; of a record that was read from a CSV the labels themselves."""
         return self.facts or Facts(self.encoding, self.extension, encoding_label=self.encoding)

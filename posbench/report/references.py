@@ -142,16 +142,16 @@ def sums_of_both(
     evaluation: Evaluation,
     row: dict | None,
     other: Evaluation,
-    at: dict | None,
+    other_row: dict | None,
     name: str = "nll",
 ) -> tuple[Sums, Sums] | None:
     """Sums over documents of the losses of two rows, or of another array of their targets such as
     `correct`; None if unknown or weighed. Raises RunError if the targets are not the same.
     """
-    if row is None or at is None:
+    if row is None or other_row is None:
         return None
     sums = _sums_of_equal_weights(evaluation, row, name)
-    other_sums = _sums_of_equal_weights(other, at, name)
+    other_sums = _sums_of_equal_weights(other, other_row, name)
     if sums is None or other_sums is None:
         return None
     check_targets(evaluation, other)
@@ -220,23 +220,24 @@ def check_targets_of_sections(
 
 
 def paired_difference(
-    evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None
+    evaluation: Evaluation, row: dict, other: Evaluation | None, other_row: dict | None
 ) -> Paired | None:
-    """Loss of `row` minus that of another's row `at`, of sums if both have them, else of means of
+    """Loss of `row` minus that of `other_row`, of sums if both have them, else of means of
     equally many targets; else None.
     """
-    if other is None or at is None:
+    if other is None or other_row is None:
         return None
-    if both := sums_of_both(evaluation, row, other, at):
+    if both := sums_of_both(evaluation, row, other, other_row):
         sums, other_sums = both
-        difference = sums.minus(other_sums)
-        mean, base = float(difference.means[0]), float(other_sums.means[0])
-        return Paired(mean, difference, base, other, at)
-    if any(row[name] != at[name] for name in ("n_targets", "n_bytes", "n_units")):
+        differences = sums.minus(other_sums)
+        mean = float(differences.means[0])
+        base = float(other_sums.means[0])
+        return Paired(mean, sums=differences, base=base, other=other, row=other_row)
+    if any(row[name] != other_row[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
     nll = _or_nan(row["nll"])
-    base = _or_nan(at["nll"])
-    return Paired(nll - base, sums=None, base=base, other=other, row=at)
+    base = _or_nan(other_row["nll"])
+    return Paired(nll - base, sums=None, base=base, other=other, row=other_row)
 
 
 def _or_nan(loss: float | None) -> float:

@@ -281,8 +281,11 @@ def _report_of(
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
     of_tasks, of_texts = _divided_into_tasks_and_texts(evaluations)
     references = References(of_texts)
-    curve = grouped_by_section(foreign.add_stated(curve_points(references, label)))
-    curve = in_sections(foreign.without_rows, curve, next(iter(foreign.sources), None))
+    # CSVs of rows may have the intervals and G of their points in a curve.csv beside them.
+    measured = foreign.add_stated(curve_points(references, label))
+    # Points without a source are of the only CSV, which an error then names.
+    first_csv = next(iter(foreign.sources), None)
+    curve = in_sections(foreign.without_rows, grouped_by_section(measured), csv_path=first_csv)
     check_size(curve)
     # of protocols by position
     stretches = grouped_by_section(curve_points(references, label, stretches=True))

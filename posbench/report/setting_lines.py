@@ -94,8 +94,9 @@ def argument_lines(evaluations: Iterable[Evaluation]) -> list[str]:
         row = evaluation.first
         for group, column in ARGUMENT_COLUMNS.items():
             args = row[column] or {}
-            beta_is_default = group == "extension" and _fastest_pair_turns_1(row)
-            text = arguments_text(args, row["train_len"] if beta_is_default else None)
+            # With train_len a null beta is written as its default, which is known for such a RoPE.
+            default_is_known = group == "extension" and _fastest_pair_turns_1(row)
+            text = arguments_text(args, train_len=row["train_len"] if default_is_known else None)
             # Windows of recompute_window are those of the floor and of G, which have other lines.
             if text and row[group] != "recompute_window":
                 texts.setdefault(closest_yaml_name(group, row[group], args), {})[text] = None

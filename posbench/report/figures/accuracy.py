@@ -83,10 +83,10 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
     task_width = len(shown) * (PANEL_WIDTH + SPACE_BETWEEN) + sum(name_column_widths(rows))
     tasks_in_row = max(1, int(WIDEST_ROW // task_width))
     rows = [list(itertools.chain(*of_tasks)) for of_tasks in in_rows(rows, tasks_in_row)]
-    first, *others = question_lines(section)
+    asked, *unlearned = question_lines(section)
     of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
     return draw_panels(
-        title, rows, [first, joined_sentences(scales_line(LOG, LINEAR), of_bars), *others]
+        title, rows, [asked, joined_sentences(scales_line(LOG, LINEAR), of_bars), *unlearned]
     )
 
 

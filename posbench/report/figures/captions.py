@@ -129,7 +129,8 @@ def csv_lines(curve: list[CurvePoint], relative: bool) -> list[str]:
         {point.source for point in from_csv if point.foreign and point.floor is None}
     )
     others = [point for point in curve if point.source not in sources_without_floor]
-    all_others_have_floors = others and all(
+    # A finite loss without a difference has no floor.
+    all_others_have_floors = bool(others) and all(
         point.difference is not None or point.nll is None for point in others
     )
     # For their sake alone the figure shows losses.

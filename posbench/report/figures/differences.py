@@ -41,7 +41,11 @@ from posbench.report.tables import length_heading, mark_of_difference
 # points, of a map: height and width of a cell, space between blocks, above and below them
 CELL_HEIGHT, CELL_WIDTH = 12.5, 40
 BLOCK_DISTANCE, SPACE_ABOVE_MAP, SPACE_UNDER_MAP = 26, 24, 52
-SWATCH_SIZE = 16, 8  # width and height of the legend of a cell that was not measured
+SCALE_WIDTH, LEGEND_HEIGHT = 220, 8  # of the colour scale
+SWATCH_WIDTH = 16  # of the legend of a cell that was not measured, beside the colour scale
+LEGEND_UP = 34  # lower edge of both above that of the figure; numbers and caption stand below
+NAME_PADDING = 12  # between names and what stands right of them
+LEAST_CAPTION = 80  # characters in a line of the caption: narrow maps would have a tall one
 MOST_ROWS = 45  # rows in one block of a map, unless one encoding has more
 COLOUR_STEPS = 80  # of a colour scale
 
@@ -69,7 +73,7 @@ def _cells_with_a_difference(points: list[CurvePoint]) -> Cells:
 def _row_names(cells: Cells) -> dict[tuple, str]:
     """{method: name without its encoding}, such as `ntk + log_n [seed 0]`.
 
-    Seeds are named where most rows are means over others.
+    A row's seeds are named if most rows are means over other seeds than it.
     """
     usual = usual_seeds(cells.values())
     return {
@@ -123,9 +127,9 @@ def heatmap(curve: list[CurvePoint], title: str):
     shown = blocks_of_rows(methods_best_first(cells))
     colours = _colours(cells)
     names = _row_names(cells)
-    names_width = max(text_width(name, FONT_SIZE) for name in names.values()) + 12
-    encodings_width = (
-        max(text_width(shortened(method[0]), FONT_SIZE, "bold") for method in cells) + 12
+    names_width = max(text_width(name, FONT_SIZE) for name in names.values()) + NAME_PADDING
+    encodings_width = NAME_PADDING + max(
+        text_width(shortened(method[0]), FONT_SIZE, "bold") for method in cells
     )
     labels_width = encodings_width + names_width
     grid_width = CELL_WIDTH * len(lengths)
@@ -154,13 +158,13 @@ def heatmap(curve: list[CurvePoint], title: str):
                 axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222"
             )
         axes.spines[:].set_color(GREY)
-    # The scale is 220 points wide and 8 high, 34 above the lower edge.
-    scale_width = min(220, frame.width) / frame.width
-    scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
+    scale_width = min(SCALE_WIDTH, frame.width)
+    size = scale_width / frame.width, LEGEND_HEIGHT / frame.height
+    scale = frame.figure.add_axes([0, LEGEND_UP / frame.height, *size])
     _draw_colour_scale(scale, colours)
     if _has_unmeasured_cell(cells, lengths):
-        _draw_swatch(frame, min(220, frame.width) + BLOCK_DISTANCE)
-    frame.caption(_map_caption(curve, cells, colours.edge), up=12, least=80)
+        _draw_swatch(frame, left=scale_width + BLOCK_DISTANCE)
+    frame.caption(_map_caption(curve, cells, colours.edge), up=12, least=LEAST_CAPTION)
     return frame.figure
 
 
@@ -178,9 +182,8 @@ def _has_unmeasured_cell(cells: Cells, lengths: Sequence[int]) -> bool:
 
 def _draw_swatch(frame: Frame, left: float) -> None:
     """Draw the legend of cells that were not measured, `left` points from the left edge."""
-    wide, tall = SWATCH_SIZE
-    place = [left / frame.width, 34 / frame.height, wide / frame.width, tall / frame.height]
-    axes = frame.figure.add_axes(place)
+    size = SWATCH_WIDTH / frame.width, LEGEND_HEIGHT / frame.height
+    axes = frame.figure.add_axes([left / frame.width, LEGEND_UP / frame.height, *size])
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
     draw_unmeasured(axes, 0, 0)
     axes.spines[:].set_color(GREY)
@@ -259,7 +262,8 @@ def _draw_colour_scale(axes, colours: Colours) -> None:
     """Draw the colour scale as vectors; an image could not be in a page that loads nothing."""
     for step in range(COLOUR_STEPS):
         colour = colours.map((step + 0.5) / COLOUR_STEPS)
-        axes.axvspan(step / COLOUR_STEPS, (step + 1) / COLOUR_STEPS, color=colour, linewidth=0.2)
+        ends = step / COLOUR_STEPS, (step + 1) / COLOUR_STEPS
+        axes.axvspan(*ends, color=colour, linewidth=0.2)  # a thin edge, against seams between steps
     places, labels = difference_ticks(-colours.edge, colours.edge, (0, 0.1, 1, 4))
     xticks = [float(colours.norm(place)) for place in places]
     axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=xticks, xticklabels=labels)
@@ -315,7 +319,7 @@ def intervals(curve: list[CurvePoint], title: str):
     measured = [point for cell in cells.values() for point in cell.values()]
     shown = [point for point in measured if point.length in lengths]
     rows = _interval_rows(cells, lengths[-1])
-    names_width = 24 + max(
+    names_width = 24 + max(  # 12 left of a name, as it is indented, and 12 right of it
         text_width(name, FONT_SIZE, _font_weight(row)) for row, name in rows.items()
     )
     panel_width = max(LEAST_PANEL_WIDTH, 210 / len(lengths))  # 210 points for a block
@@ -340,6 +344,7 @@ def intervals(curve: list[CurvePoint], title: str):
                 write_note(axes, f"{name} (nats/token)", (0, 1), (0, 18), **style)
             if column == 0 and block == 0:
                 _write_row_names(axes, rows, names_width)
+    # Of all points, as in the captions of other figures, and not of the lengths drawn alone.
     frame.caption(_interval_caption(points, changed=len(values) > 1), up=12)
     return frame.figure
 

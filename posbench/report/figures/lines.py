@@ -100,7 +100,8 @@ def draw_panels(
     names_height = max(sum(name_heights(line.name for line in panel.lines)) for panel in panels)
     tall = max(tall, 1.3 * names_height)  # names stand one below another, and need some distance
     name_widths = name_column_widths(rows)
-    # Titles and values above this row and the rows before it, whose panels are added below.
+    # Heights of the titles and values above each row, summed up to it; those of the panels between
+    # are added in `top`.
     row_tops = list(itertools.accumulate(height_above_row(row) for row in rows))
     across = (
         LEFT_MARGIN + len(name_widths) * (wide + SPACE_BETWEEN) - SPACE_BETWEEN + sum(name_widths)
@@ -115,7 +116,7 @@ def draw_panels(
             axes = frame.axes(left, top, wide, tall)
             panel.set_up_axes(axes)
             _draw_lines(axes, panel)
-            above = 6 + carets_height(panel.beyond_top)
+            above = 6 + carets_height(panel.beyond_top)  # points from the axes to the title
             axes.set_title(panel.title, fontsize=TITLE_FONT, loc="left", pad=above, color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
@@ -193,7 +194,9 @@ def _draw_lines(axes, panel: Panel) -> None:
 
 
 def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[float, Mark]]) -> None:
-    """Draw a line through all its marks, and markers on those inside the axes."""
+    """Draw a line through all its marks, and markers on those inside the axes.
+
+    `xs`: places of all marks, some moved aside; `inside`: (place, mark) of those with a marker."""
     pen = line.pen
     face = {
         "color": pen.colour,
@@ -204,7 +207,7 @@ def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[flo
     style = {
         "linestyle": pen.dash,
         "linewidth": 0.9 if pen.thin else 1.4,
-        "zorder": 3 if pen.marker else 1,
+        "zorder": 3 if pen.marker else 1,  # lines without markers lie behind the others
     }
     ys = [mark.y for mark in line.marks]
     shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
@@ -331,8 +334,9 @@ def text_width(text: str, size: float = NAME_FONT, weight: str = "normal") -> fl
     from matplotlib.textpath import TextPath
 
     font = FontProperties(weight=weight)
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]  # a blank path has no extents
     paths = [TextPath((0, 0), line, size=size, prop=font) for line in lines]
+    # The right end, from the origin on, has the space left of the first letter too.
     return max((path.get_extents().x1 for path in paths), default=0.0)
 
 
@@ -347,14 +351,19 @@ def spread_apart(
     >>> spread_apart([5.0, 1.0, 5.0], 2.0, 0.0, 10.0)
     [4.0, 1.0, 6.0]
     """
+    if not targets:
+        return []
     order = sorted(range(len(targets)), key=lambda index: targets[index])
-    heights = [gap] * len(targets) if isinstance(gap, float) else [gap[index] for index in order]
+    if isinstance(gap, float):  # one gap for all, else the height of each
+        heights = [gap] * len(targets)
+    else:
+        heights = [gap[index] for index in order]
     steps = [(below + above) / 2 for below, above in itertools.pairwise(heights)]
     offsets = [0.0, *itertools.accumulate(steps)]
     shrunk = min(1.0, (high - low) / (offsets[-1] or 1.0))  # 1.0: a single target has no gap
     offsets = [offset * shrunk for offset in offsets]
     blocks: list[tuple[float, int]] = []  # sum of (target - offset), members
-    for offset, index in zip(offsets, order, strict=False):
+    for offset, index in zip(offsets, order, strict=True):
         total = targets[index] - offset
         members = 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
@@ -367,7 +376,7 @@ def spread_apart(
     for total, members in blocks:
         starts += [min(max(total / members, low), last)] * members
     positions = [0.0] * len(targets)
-    for index, start, offset in zip(order, starts, offsets, strict=False):
+    for index, start, offset in zip(order, starts, offsets, strict=True):
         positions[index] = start + offset
     return positions
 
@@ -405,7 +414,7 @@ def draw_carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: b
     for x, unsorted in beyond.items():
         values = sorted(unsorted)
         texts[x] = [(short_number(value, signed), colour) for value, colour in values]
-        colour = values[0][1]
+        colour = values[0][1]  # one caret for all has that of the lowest, whose text is next to it
         if len(values) > MOST_CARET_VALUES:
             largest = texts[x][-1][0]
             texts[x] = [(f"to {largest}", GREY), (f"{len(values)} here", GREY)]
@@ -426,10 +435,12 @@ def _caret_texts(axes, texts: Mapping[float, list[tuple[str, str]]]) -> tuple[fl
     to_axes = (axes.transScale + axes.transLimits).transform
     places = [axes_width * to_axes((x, 1.0))[0] for x in sorted(texts)]
     room = min((right - left for left, right in itertools.pairwise(places)), default=axes_width)
+    # 2 points keep neighbours apart
     widths = [text_width(text, CARET_FONT) + 2 for lines in texts.values() for text, _ in lines]
     widest = max(widths, default=1.0)
     size = min(CARET_FONT, max(LEAST_CARET_FONT, CARET_FONT * room / widest))
-    step = math.ceil(widest * size / CARET_FONT / room)
+    width = widest * size / CARET_FONT  # of the widest text at that size
+    step = math.ceil(width / room)  # every step-th x has texts
     from_right = sorted(texts)[::-step]  # the last x always has its text
     return size, [x for x in texts if x in from_right]
 

@@ -59,7 +59,8 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
 
     def mark(point: CurvePoint) -> Mark | None:
         with_marker = len(lengths) <= MOST_MARKED_LENGTHS or point.length in ticked
-        return mark_with_bar(point, point.length, column, bars, None if with_marker else "")
+        marker = None if with_marker else ""  # None: that of the line; "": none
+        return mark_with_bar(point, point.length, column, bars, marker)
 
     shown = panel_groups(curve)
     lines = [lines_of_methods(group.points, curve, mark) for group in shown]
@@ -75,9 +76,16 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             first=not panels,
             left=len(panels) % columns == 0,
         )
-        others = [line.marks for line in marked_lines(group.others, mark)]
-        beyond = values_beyond_top(lines_here, edges[1], ticked)
-        panels.append(Panel(group.heading, lines_here, set_up_axes, others, beyond, relative))
+        panels.append(
+            Panel(
+                group.heading,
+                lines_here,
+                set_up_axes,
+                grey_lines=[line.marks for line in marked_lines(group.others, mark)],
+                beyond_top=values_beyond_top(lines_here, edges[1], ticked),
+                signed=relative,
+            )
+        )
     notes = curve_caption(
         curve, relative, scales_line(LOG, LINEAR_THEN_LOG if relative else LINEAR), bars
     )
@@ -113,9 +121,12 @@ def _set_up(
     margin = 1.06 if high > low else 1.12  # a single length stands in the middle
     axes.set_xlim(low / 1.12, high * margin)
     bottom, top = edges
-    # the text on what lies below 0 leaves this part of the lower edge to the training length
-    is_left = high == low or math.log(train_len / low) < FREE_SHARE_OF_EDGE * math.log(high / low)
-    up = 4 if is_left or not relative else 16
+    # The note on what lies below 0 leaves this part of the lower edge to the training length, which
+    # is written above that note where it stands further right.
+    is_left_of_note = high == low or (
+        math.log(train_len / low) < FREE_SHARE_OF_EDGE * math.log(high / low)
+    )
+    up = 4 if is_left_of_note or not relative else 16
     style = {"fontsize": 7.5, "color": GREY}
     write_note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), **style)
     if relative:
@@ -150,7 +161,8 @@ def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
         low = min(low, -0.02)
         high = max(high, 0.05)
         upper_quartile = ordered[len(ordered) * 3 // 4]
-        # 1.6 and 1.25: the scale is logarithmic, so its margins are factors.
+        # 1.6 and 1.25: the scale is logarithmic, so its margins are factors. 0.02: near zero it is
+        # linear, so a factor is too little.
         return 1.6 * low - 0.02, min(1.25 * high, max(BROKEN_FROM, 2 * upper_quartile))
     median = ordered[(len(ordered) - 1) // 2]
     top = low + 2.0 * (median - low)

@@ -48,6 +48,7 @@ def panel_groups(points: list[Point]) -> list[Group]:
     Else unextended encodings stand together, then each encoding with its extensions, that with the
     most first. Crowded groups are divided.
     """
+    # By text, since a source may be None. Encodings with equally many extensions keep this order.
     cells = sorted(records_by_method(points), key=str)
     n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     is_small = len(cells) <= MOST_CURVES_IN_PANEL and has_several(points, "encoding")
@@ -116,12 +117,14 @@ class LineNames:
         words: set[str] = set()
         for point in self.points:
             source = point.source or ""
-            words.update([*_whole_names(point), *point.method[:3]])
+            words.update(_whole_names(point))
+            words.update([point.encoding, point.extension, point.scale_attention])
             words.update([source, source.removesuffix(".csv")])
             # A setting is a sentence, which nobody types.
             words.update(
                 str(getattr(point, name, "")) for name in TELLING_COLUMNS if name != "setting"
             )
+        # An error lists the first of these, so "none", which names nothing, comes last.
         return ["no extension", *sorted(words - {"", "none"}), "none"]
 
     def line(self, point: Point, panel: Sequence[Point], telling: Sequence[str] = ()) -> str:
@@ -180,6 +183,7 @@ class LineNames:
         if name == "source":
             return self.source(text)
         if name == "setting":
+            # Settings are long, and the first part that differs names one.
             parts = text.split(", ")
             text = next((part for part in parts if part not in self.common_setting), text)
         if text in self.labels:
@@ -196,10 +200,9 @@ class LineNames:
 
 def _whole_names(point: Point) -> list[str]:
     """Names of a whole line: A|B|C, and A|B for one without a scale."""
-    encoding, extension, scale = point.method[:3]
-    names = [f"{encoding}|{extension}|{scale}"]
-    if scale == "none":
-        names.append(f"{encoding}|{extension}")
+    names = [point.typed_method]
+    if point.scale_attention == "none":
+        names.append(f"{point.encoding}|{point.extension}")
     return names
 
 
@@ -260,11 +263,14 @@ def marked_lines(points: Sequence[Point], mark: Callable[[Point], Mark | None]) 
         first.setdefault(key, point)
         of_line = marks.setdefault(key, {})
         new = mark(point)
-        if new and of_line.setdefault(new.x, new) is not new:
+        if not new:
+            continue
+        if new.x in of_line:
             raise ConfigError(
-                f"{'|'.join(point.method[:3])} has several values at {new.x:g}: tell them apart by"
+                f"{point.typed_method} has several values at {new.x:g}: tell them apart by"
                 " a column source, or choose among them."
             )
+        of_line[new.x] = new
     return [
         MarkedLine(key, first[key], [by_x[x] for x in sorted(by_x)]) for key, by_x in marks.items()
     ]
@@ -278,7 +284,7 @@ def lines_of_methods(
 ) -> list[Line]:
     """Line of each method of a panel; looks are the same in all panels of the figure's points."""
     names = names or LineNames(figure)
-    telling = telling_columns(panel, lambda point: point.method)
+    telling = telling_columns(panel, lambda point: point.method)  # what lines of a method differ in
     scales = list(dict.fromkeys(["none", *(point.scale_attention for point in figure)]))
     sources = list(dict.fromkeys(point.source for point in figure if not _is_foreign(point)))
     marked = marked_lines(panel, mark)
@@ -301,13 +307,14 @@ def lines_of_methods(
             continue
         if _is_foreign(point):
             pen = pens_of_others[point.method]
-        elif TOKENS in telling:
+        elif TOKENS in telling:  # lines are lengths, each with its colour
             tokens = key.telling[telling.index(TOKENS)]
             method = drawn_methods.index(point.method)
             pen = replace(pens_of_lengths[tokens], dash=DASHES[method % len(DASHES)])
         else:
             pen = replace(pens[key.look], hollow=key.scale != "none")
             if not markers_of_dashes:  # the marker tells scales and sources apart
+                # The sum may repeat: colour or dash tell sources apart too, as part of the look.
                 number = scales.index(key.scale) + sources.index(key.source)
                 pen = replace(pen, marker=MARKERS[number % len(MARKERS)])
         name = names.line(point, panel, telling)

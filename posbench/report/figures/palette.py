@@ -163,6 +163,7 @@ def _colours_of_looks(chosen: Iterable[Look]) -> dict[Look, str]:
             if all(colour_distance(shade, other) >= LEAST_COLOUR_DISTANCE for other in of_others)
         ]
         free = clear if len(clear) >= len(members) else shades(colour)
+        # The first of these is the colour itself. No colour has more looks than shades.
         for look, shade in zip(members, farthest_first(OKABE_ITO[colour], free), strict=False):
             tints[look] = shade
     return tints

@@ -231,6 +231,7 @@ def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool)
     if "x" in spec.log:
         octaves_of_bars = 0.0
         if any(mark.low is not None for mark in marks):
+            # Bars side by side take at most that much, half of it on either side of their x.
             octaves_of_bars = 0.5 * MOST_OCTAVES_ASIDE
         span = math.log2(high / low) + 0.5  # octaves of the axis, with about half for its margins
         aside = 2 ** (octaves_of_bars + MARK_MARGIN * span / wide)
@@ -261,7 +262,8 @@ def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool)
         if len(xs) <= MOST_X_WITH_CARETS
         else {}
     )
-    return replace(content, set_up_axes=set_up_axes, beyond_top=beyond, signed=spec.level == 0)
+    are_differences = spec.level == 0  # a line that equals the reference lies at 0
+    return replace(content, set_up_axes=set_up_axes, beyond_top=beyond, signed=are_differences)
 
 
 def _set_up_x(
@@ -282,7 +284,7 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
     bottom, top = spec.ylim
     if spec.both_signs and "y" in spec.log:
         set_up_floor_y(axes, bottom, top)
-        axes.set_ylim(bottom, top)
+        axes.set_ylim(bottom, top)  # before ticks are chosen by their distances
         places = _ticks_that_do_not_touch(axes, axes.get_yticks())
     else:
         axes.set_yscale("log" if "y" in spec.log else "linear")
@@ -292,7 +294,7 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
     texts = [f"{place:+.10g}" if spec.both_signs and place else f"{place:.10g}" for place in places]
     axes.set_yticks(places, texts)
     axes.set_yticks([], minor=True)
-    axes.set_ylim(bottom, top)
+    axes.set_ylim(bottom, top)  # last, since ticks beyond an end would move it
 
 
 def _name_axes(axes, spec: AxesSpec, is_left: bool) -> None:
@@ -334,7 +336,8 @@ def _write_where_free(axes, text: str, content: Panel) -> None:
             "color": GREY,
         }
         offset = (4 if at_right else -4, -4 if at_top else 4)
-        write_note(axes, text, (train_len, at_top), offset, **style)
+        edge = 1 if at_top else 0  # share of the height of the axes
+        write_note(axes, text, (train_len, edge), offset, **style)
         return
 
 

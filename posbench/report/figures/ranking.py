@@ -113,7 +113,7 @@ def _draw_panel(axes, panel: Panel, names: Sequence[str], limits: tuple[float, f
         row = rows[name]
         difference = panel.scale.difference(row)
         colour = _verdict_colour(row)
-        if difference is None:
+        if difference is None:  # other lines than the reference get no dot
             if row.line.name == row.against:
                 axes.plot([zero], [index], "o", color="black", markersize=4.5)
             continue

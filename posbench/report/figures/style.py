@@ -106,7 +106,7 @@ class Frame:
         )
 
     def caption(self, lines: Iterable[str], up: float = 0, least: int = 0) -> None:
-        """Write the caption from `up` points above the lower edge.
+        """Write the caption from `up` points above the lower edge down; a saved figure grows by it.
 
         Its lines are as wide as the figure, or `least` characters."""
         characters = max(least, int(self.width / 3.9))  # a letter is about 3.9 points wide

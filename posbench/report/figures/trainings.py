@@ -94,7 +94,7 @@ Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
 steps_of = attrgetter("label_facts.steps")
-length_of = attrgetter("train_len")
+train_len_of = attrgetter("train_len")
 encoding_of = attrgetter("label_facts.encoding")
 # the encoding without its steps
 method_of = attrgetter("label_facts.encoding_label", "extension", "scale_attention")
@@ -117,7 +117,7 @@ class Knob(NamedTuple):
 LENGTH_KNOB = Knob(
     "Against the training length (tokens)",
     "which the mark shows: {} tokens",
-    length_of,
+    train_len_of,
     encoding_of,
     steps_of,
 )
@@ -126,7 +126,7 @@ STEPS_KNOB = Knob(
     "after the steps that the mark shows: {} steps",
     steps_of,
     attrgetter("label_facts.encoding_label"),
-    length_of,
+    train_len_of,
 )
 
 
@@ -163,7 +163,7 @@ def gain_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     by_knob: list[Line] = []
     for method, of_method in cells.items():
         pen = replace(pens[method], hollow=method[2] != "none", thin=True)
-        lengths = list(grouped(of_method, length_of).values())
+        lengths = list(grouped(of_method, train_len_of).values())
         by_gain += _lines_of_parts(method, lengths, attrgetter("gain"), mark, pen)
         by_knob += _lines_of_parts(method, lines_by_knob(knob, of_method), knob.value_of, mark, pen)
 
@@ -229,12 +229,12 @@ def _data_line(points: Sequence[CurvePoint], more: str = "") -> str:
 def floors_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections; None unless trainings of one length differ in steps."""
     multiple, cells = at_common_multiple(points, STEPS_KNOB)
-    by_length = grouped((point for part in cells.values() for point in part), length_of)
-    n_steps = {length: len({*map(steps_of, part)}) for length, part in by_length.items()}
+    by_train_len = grouped((point for part in cells.values() for point in part), train_len_of)
+    n_steps = {length: len({*map(steps_of, part)}) for length, part in by_train_len.items()}
     train_len = max(n_steps, key=lambda length: n_steps[length], default=None)
     if train_len is None or n_steps[train_len] < 2:  # no length has trainings of several steps
         return None
-    shown = by_length[train_len]
+    shown = by_train_len[train_len]
     values = sorted({*map(steps_of, shown)})
     lines_of: dict[Method, list[Line]] = {}
     for method, of_method in grouped(shown, method_of).items():
@@ -371,7 +371,8 @@ class AtLength(NamedTuple):
 def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections.
 
-    None unless an encoding was trained at several lengths and read at one of the same targets.
+    None unless an encoding was trained at several lengths, and all these models were read at one
+    length, on the same targets.
     """
     length, cells = at_common_length(points)
     if not cells:
@@ -383,9 +384,9 @@ def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     base = _point_trained_at(length, cells)
 
     def mark(method: Method, train_len: int, point: CurvePoint) -> Mark:
+        """Mark of a point or its floor: minus `base`, or itself without a base."""
         at_floor = method == FLOOR_LINE
-        # A point states no interval of its floor.
-        if base is None and at_floor:
+        if base is None and at_floor:  # a point states no interval of its floor
             return Mark(train_len, point.floor)
         if base is None:
             return mark_with_bar(point, train_len, "nll", bars)
@@ -467,8 +468,9 @@ def _paired_difference(
 ) -> PairedDifference:
     """Loss of a point, or its floor, minus that of another on the same targets.
 
-    The interval is over the seeds that both have, crossed with documents; None where these sums are
-    unknown."""
+    If every seed of the point has its pair with sums, the mean is over these pairs, and the
+    interval over seeds crossed with documents. Else it is the difference of both means, without an
+    interval."""
     bases = {seed.row["seed"]: seed for seed in base.seeds or ()}
     pairs = {}
     for seed in point.seeds or ():
@@ -476,7 +478,8 @@ def _paired_difference(
         number = seed.row["seed"]
         pairs[number] = _pair_or_none(measured, bases.get(number))
     by_seed = {number: pair.difference for number, pair in pairs.items() if pair is not None}
-    if not pairs or any(pair is None or pair.sums is None for pair in pairs.values()):
+    all_have_sums = all(pair is not None and pair.sums is not None for pair in pairs.values())
+    if not pairs or not all_have_sums:
         return PairedDifference((point.floor if at_floor else point.nll) - base.nll, None, by_seed)
     difference, half_width, _ = mean_with_interval(list(pairs.values()), point.sem_unit)
     return PairedDifference(difference, half_width, by_seed)
@@ -497,7 +500,8 @@ def _pair_or_none(seed: Seed | None, base: Seed | None) -> Paired | None:
 def at_common_length(points: list[CurvePoint]) -> AtLength:
     """Points at the longest length that all trainings of an encoding were read at.
 
-    It is at least the longest training length; 0, without points, if there is none.
+    It is at least the longest training length. Of several encodings and texts the one with the
+    longest such length counts. 0, without points, if there is none.
     """
     best = AtLength(0, {})
     measured = [
@@ -506,10 +510,11 @@ def at_common_length(points: list[CurvePoint]) -> AtLength:
         if point.nll is not None and not point.window
     ]
     for same_texts in grouped(measured, _text_and_encoding).values():
-        by_train_len = grouped(same_texts, length_of)
+        by_train_len = grouped(same_texts, train_len_of)
         lengths_read = [{point.length for point in part} for part in by_train_len.values()]
         common = set.intersection(*lengths_read)
         length = max((length for length in common if length >= max(by_train_len)), default=0)
+        # One training length alone shows no trend.
         if len(by_train_len) > 1 and length > best.length:
             best = AtLength(
                 length,
@@ -556,7 +561,8 @@ def accuracy_steps_figure(section: list[Score], title: str, bars: str = INTERVAL
             parts[f"{task}: accuracy"] = by_steps
     if not parts:
         return None
-    notes = [question_lines(section)[0]]
+    asked, *_ = question_lines(section)  # the rest is on trainings that have not learned it
+    notes = [asked]
     if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
         notes.append(
             f"Means leave out seeds right in less than {LEAST_LEARNED_SHARE:g} of their answers"
@@ -612,12 +618,12 @@ def _draw_by_steps(
         for method, records in grouped(of_length, method_of).items():
             marks = [mark(record) for record in sorted(records, key=steps_of)]
             lines.append(Line(names[method], marks, pens[method]))
-        levels = [0.0]  # dashed: the models before fine-tuning, read at the first length
-        if not relative:
+        levels = [0.0]  # dashed: the models before fine-tuning
+        if not relative:  # `parents` are of the first length alone
             levels = [
                 getattr(record, column)
                 for record in parents
-                if record in part and length == lengths[0]
+                if record in part and record.length == length
             ]
         set_up_axes = functools.partial(
             _set_up_steps_axes,
@@ -679,13 +685,13 @@ def _set_up_steps_axes(
 ) -> None:
     """Set up axes of numbers of steps, 0 included, and dashed lines at `levels`."""
     if is_share:
-        axes.set_ylim(-0.03, 1.04)  # around all shares
+        axes.set_ylim(-0.03, 1.04)  # around all shares, with room for their markers
     first = next((number for number in numbers if number), 1)
-    # Linear up to the first number, so that 0 has a place.
+    # Linear up to the first number, so that 0 has a place: 0.6 decades left of it.
     axes.set_xscale("symlog", linthresh=first, linscale=0.6)
     axes.set_xticks(numbers, map(str, numbers))
     axes.set_xticks([], minor=True)
-    axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
+    axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)  # with room for markers at both ends
     axes.set_xlabel("steps of fine-tuning", fontsize=FONT_SIZE)
     draw_rules(axes)
     for level in levels:

@@ -38,6 +38,7 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
     pens = pens_by_length(point.length for point in section)
     edges = late_loss_range([(point.step, point.nll) for point in finite])
     steps = sorted({point.step for point in section})
+    few_steps = len(steps) <= MOST_MARKED_STEPS
     panels = []
     for method, points in grouped(finite, lambda point: point.method).items():
         lines = []
@@ -45,15 +46,16 @@ def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
             name = f"{length} tokens"
             if length == section[0].train_len:
                 name += " (trained)"
-            shape = None if len(steps) <= MOST_MARKED_STEPS else ""
+            shape = None if few_steps else ""  # None: the marker of the line; "": none
             marks = [mark_with_bar(point, point.step, "nll", bars, shape) for point in of_length]
             lines.append(Line(name, marks, pens[length], band=True))
         is_left = len(panels) % PANEL_COLUMNS == 0
         set_up_axes = functools.partial(_set_up_axes, steps=steps, edges=edges, is_left=is_left)
-        beyond = (
-            values_beyond_top(lines, edges[1], steps) if len(steps) <= MOST_MARKED_STEPS else {}
-        )
-        panels.append(Panel(line_name(*method[:3]), lines, set_up_axes, beyond_top=beyond))
+        # Values of many steps would stand in each other's way.
+        beyond = values_beyond_top(lines, edges[1], steps) if few_steps else {}
+        encoding, extension, scale_attention, _ = method  # without its source: here all are of runs
+        name = line_name(encoding, extension, scale_attention)
+        panels.append(Panel(name, lines, set_up_axes, beyond_top=beyond))
     rows = [with_names_in_last_panel(row) for row in in_rows(panels, PANEL_COLUMNS)]
     return draw_panels(title, rows, _caption(section, bars))
 

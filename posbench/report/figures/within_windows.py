@@ -171,7 +171,8 @@ class Column:
 
 @report_figure("position", "position", "Loss by position")
 def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
-    """Figure of a section of losses by position: a row of panels for each of loss_curves."""
+    """Figure of a section of losses by position: a row for each of panel_groups, of the losses and
+    of their change without an extension, if any is known."""
     ends = sorted({point.length for point in curve})
     train_len = curve[0].train_len
     # {end of a bin: its middle}

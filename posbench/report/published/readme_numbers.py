@@ -211,7 +211,8 @@ def _compared_over_seeds(
             for seed in seeds
         ]
     else:
-        of_seeds = [_seed_value(losses, seed, comparison == "above floor") for seed in seeds]
+        above_floor = comparison == "above floor"
+        of_seeds = [_seed_value(losses, seed, above_floor) for seed in seeds]
     result = over_seeds(of_seeds)
     overall = Value(result.estimate.value, *result.interval())
     return [overall, *map(Value, result.estimate.by_seed)]
