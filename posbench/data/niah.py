@@ -52,7 +52,7 @@ class Niah(TextTask):
         if not 1 <= queries <= keys or values < 1:
             raise ConfigError(
                 f"queries={queries} of keys={keys} with values={values} of a text task must be 1 or"
-                " more each."
+                " more each, and no more queries than keys."
             )
         # several asked needles stand anywhere, since one depth says nothing of them
         super().__init__(haystack, depths if queries == values == 1 else 0)

@@ -320,6 +320,15 @@ def _endpoint(
     confirm_rule = None if confirm is None else Rule.parse(confirm)
     refute_rule = None if refute is None else Rule.parse(refute)
     if same_as:
+        keys = {"of": of, "minus": minus, "against": against, "at": at, "margin": margin}
+        keys |= {"seeds": seeds, "measure": measure, "gate": gate}
+        usual = {"measure": "rise", "gate": BOTH_VERDICTS}
+        unread = [key for key, value in keys.items() if value not in (None, usual.get(key))]
+        if unread:
+            raise ConfigError(
+                f"same_as: {same_as} brings all but the name and the rules of an endpoint: leave"
+                f" out {', '.join(unread)}"
+            )
         return Endpoint(
             str(name),
             measure="rise",  # as the cells, replaced by that of the other endpoint

@@ -117,6 +117,10 @@ def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_pat
         ConfigError, match="Z little is the same as Y little, which is not a comparison of stage 2"
     ):
         load_claims(tmp_path)
+    primary = {**read, "at": 2, "gate": "confirmed"}
+    (tmp_path / "Z.yaml").write_text(yaml.safe_dump({"id": "Z", **text, "primary": primary}))
+    with pytest.raises(ConfigError, match="same_as: X loud brings all.*: leave out at, gate"):
+        load_claims(tmp_path)
     (tmp_path / "Z.yaml").unlink()
     loud, little = (claim.primary[0] for claim in load_claims(tmp_path))
     assert (
