@@ -240,7 +240,7 @@ def _typed_line(texts: Mapping[str, str]) -> dict:
     in_nats = "nll" in texts
     for name in LOSS_COLUMNS:
         line[name] = _nats_or_none(name, texts.get(name), in_nats)
-    # Without losses in nats all are perplexities, which become losses.
+    # Without losses in nats all are perplexities, which become losses; so "ppl" holds one, too.
     line["ppl"] = _nats_or_none("ppl", texts.get("ppl"), in_nats)
     if not in_nats:
         line["nll"] = line["ppl"]

@@ -213,6 +213,7 @@ def guess_lines(section: Iterable[Score]) -> list[str]:
     """Lines on the shares that guesses get right at the shortest and the longest length, for each
     part of a task.
     """
+    # All kinds of guesses are known of a score, or none.
     scores = [score for score in section if score.depth is None and score.by_value is not None]
     scores.sort(key=lambda score: score.length)
     lines = []
@@ -239,7 +240,7 @@ def unlearned_lines(section: Sequence[Score]) -> list[str]:
     names: dict[str, dict[str, dict[str, None]]]  # {reason: {task: names}}
     names = {reason: {} for reason in reasons}
     for score in section:
-        if score.depth is not None:
+        if score.depth is not None:  # its task has a score of all depths too
             continue
         name = (
             f"{score.encoding} {score.extension}"

@@ -218,7 +218,7 @@ def frame_by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas
         for folder in results.evidence:
             sweeps.setdefault(folder.resolve(), []).append(folder)
         for file in results.csvs:
-            if file.name == ROWS:
+            if file.name == ROWS:  # of a report: its folder is a sweep
                 sweeps.setdefault(file.parent.resolve(), []).append(file)
             else:
                 csvs.append(file)

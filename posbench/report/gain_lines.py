@@ -97,7 +97,9 @@ def _keys_by_windows(references: References) -> dict[tuple, tuple]:
 
 
 def _last_evaluations(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The last evaluation by length of each training, by encoding and seed."""
+    """Of each training the last of its evaluations that have rows by length; sorted by encoding and
+    seed.
+    """
     by_run = {
         evaluation.first["run_id"]: evaluation
         for evaluation in evaluations

@@ -57,7 +57,7 @@ def report_html(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]])
     each part.
     """
     sources = Sources(report)
-    page_headings = [
+    page_headings = [  # in the order of report.parts
         *(f"Inside the window: {heading}" for heading in section_headings(report.contexts)),
         *section_headings(report.scores),
         *section_headings(report.sections),
@@ -130,6 +130,7 @@ def section_headings(sections: Sequence[Sequence[SectionKey]]) -> list[str]:
         first = section[0]
         start = f"{first.protocol}, trained at {first.train_len}, {first.data}"
         setting = first.label_facts.setting
+        # A setting of rows has parts; that of a CSV is a text or None.
         details = [first.tokenizer, *getattr(setting, "parts", [setting or "no setting"])]
         alike[start].append(details)
         starts_and_details.append((start, details))

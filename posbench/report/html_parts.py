@@ -82,7 +82,8 @@ def tint_style(cell: object) -> str:
         return ""
     depth = LEVEL_DEPTH
     if cell.mark != LEVEL_MARK:
-        # 0.12 to 0.52, by the root, which tells small differences apart.
+        # 0.12 to 0.52, by the root, which tells small differences apart. Rounded as it is shown, so
+        # that equal numbers look alike.
         depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5
     return Markup(f' style="background:rgba({TINT_COLOURS[cell.mark]},{depth:.2f})"')
 

@@ -55,10 +55,11 @@ class Labels:
         all_arguments: bool = False,
     ):
         self.all_arguments = all_arguments
+        # {run_id: {key of its configuration: words that labels add}}
         self.variants = variants or {}
         self.steps: dict[str, int] = {}  # of the runs whose labels name them
         for run_id, words in self.variants.items():
-            n_steps = (steps or {}).get(run_id)
+            n_steps = (steps or {}).get(run_id)  # anything, in a damaged configuration
             if words.keys() & {STEPS_KEY, STEP_KEY} and isinstance(n_steps, int):
                 self.steps[run_id] = n_steps
         self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}

@@ -162,7 +162,7 @@ def draw_figure(
         raise ConfigError(f"Nothing here was measured by {drawn.x}{way_out}.")
     table = _with_marks(table, drawn, options.bars or INTERVAL)
     table = selected_rows(table, options.lines)
-    table = _without_early(table, drawn, options)
+    table = _without_first_positions(table, drawn, options)
     shown = table[table.mark.notna()]
     if shown.empty:
         raise ConfigError(
@@ -189,6 +189,7 @@ def draw_figure(
         figure = draw_at_size(panels, axes, options.size, options.title, footnotes)
     if options.style == "dark":
         darken(figure)
+    # The caption names what has no mark, too.
     return figure, functools.partial(_caption_lines, table, drawn, names, axes.scales, bars)
 
 
@@ -233,7 +234,7 @@ def _with_marks(table: "pandas.DataFrame", drawn: Quantities, bars: str) -> "pan
     return table
 
 
-def _without_early(
+def _without_first_positions(
     table: "pandas.DataFrame", drawn: Quantities, options: Options
 ) -> "pandas.DataFrame":
     """Rows but those of the first positions, which would flatten the rest, unless xlim is given."""
@@ -477,7 +478,7 @@ def _reading(point: Point, column: str) -> Reading:
 def _difference_reading(point: Point, drawn: Quantities, other: Point | None) -> Reading:
     """Accuracy or loss of a point minus that of another line, over the seeds that both have.
 
-    Without such seeds it is the difference of means, without an interval."""
+    With fewer than two such seeds it is the difference of means, without an interval."""
     column = "accuracy" if drawn.unit == "accuracy" else "nll"
     if other is None:
         return Reading(None)

@@ -65,8 +65,11 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
     lines = []
     for method, values in reciprocal.items():
         of_method = [cells[method] for cells in tasks if method in cells]
+        encoding, extension, scale_attention, *_ = method  # without the source
         line = MethodRank(
-            *method[:3],
+            encoding,
+            extension,
+            scale_attention,
             reciprocal_rank=fmean(values) if values else None,
             cells=len(values),
             first=values.count(1),

@@ -72,7 +72,7 @@ class References:
     @cached_property
     def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
         """{key: {context: evaluation}} of three or more recompute_window sizes up to train_len; of
-        several that fit, as in `floors`.
+        several that fit, the last one without another scale, else the first.
         """
         ladders: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
@@ -210,6 +210,8 @@ def check_targets_of_sections(
     first_of_set: dict[tuple, Evaluation] = {}
     for evaluation in evaluations:
         setting = evaluation.setting
+        # Key tokens are chosen by the gain from key_context tokens, by the model of key_run or else
+        # by each training for itself.
         trainings_choose = (
             isinstance(setting, Setting) and setting.key_context and not setting.key_run
         )

@@ -318,7 +318,9 @@ def _divided_into_tasks_and_texts(
 def _restricted_to_lengths(
     evaluations: Iterable[Evaluation], lengths: Mapping[Path, Sequence[int]]
 ) -> list[Evaluation]:
-    """Evaluations with the rows of {path: lengths} alone, without those that have none."""
+    """Evaluations, those whose path is in {path: lengths} with the rows of these lengths alone, and
+    without those that have no rows left.
+    """
     result = []
     for evaluation in evaluations:
         rows = evaluation.rows

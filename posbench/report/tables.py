@@ -138,7 +138,9 @@ def _loss_or_inf(point: StepPoint) -> float:
 
 
 def context_table(section: list[ContextPoint]) -> Table:
-    """Table of the loss by encoding and context, and G."""
+    """Table of the loss by encoding and context, and G, the gain of the second half of the context
+    in training, which the step at train_len has.
+    """
     train_len = section[0].train_len
     contexts = sorted({step.context for step in section})
     by_method = records_by_method(section)

@@ -127,7 +127,7 @@ def rewrite_hashes(folder: Path) -> None:
     contents = {
         name: read_bytes(folder / name)
         for name in names
-        if name in FILES_OF_EVERY_REPORT or _may_be_lacking(name)
+        if name in FILES_OF_EVERY_REPORT or _may_be_lacking(name)  # of the report, no others
     }
     text = hashes_of(contents)
     if not has_hashes(folder) or read_bytes(folder / HASHES) != text:
@@ -153,7 +153,7 @@ def draw_sections(
         ending = f"-{counts[kind]}" if counts[kind] > 1 else ""
         drawn.append(_draw_kind(kind, section, Path(out_dir), title, bars, ending))
     points = [point for section in sections for point in section if isinstance(point, CurvePoint)]
-    if points:
+    if points:  # a call has sections of one kind, so all of these are of points
         drawn[0] |= _draw_kind(OVERALL_KIND, points, Path(out_dir), title, bars)
     return drawn
 

@@ -122,12 +122,13 @@ def shown_folder(folder: Path) -> str:
 
 
 def _entry_content(file: zipfile.ZipFile, name: str) -> bytes:
-    """Content of an entry. Raises BadZipFile for another size than it states, of which no more is
+    """Content of an entry. Raises BadZipFile for a longer one than it states, of which no more is
     unpacked.
     """
     size = file.getinfo(name).file_size
     with file.open(name) as entry:
-        # Without a number zipfile unpacks up to 2 GiB before it looks at the stated size.
+        # Without a number zipfile unpacks up to 2 GiB before it looks at the stated size. It
+        # checks what it has read; of an entry that states 0 bytes that would be nothing without 1.
         return entry.read(size + 1)
 
 

@@ -83,7 +83,7 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
         content = read_or_empty(read_json, manifest)
         if not TOKEN_FOLDER_NAME.fullmatch(tokens.name) or tokens.is_symlink():
             continue
-        if not {"name", "source", "tokenizer"} <= set(content):
+        if not {"name", "source", "tokenizer"} <= set(content):  # damaged
             continue
         key = _tokens_key(content["name"], content["source"], content["tokenizer"])
         if key in used:

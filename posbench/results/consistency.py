@@ -131,7 +131,8 @@ def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
 def _columns_of_training(config: Mapping) -> dict[str, object]:
     """{column: its value in every row} of a training's configuration, as far as it decides them.
 
-    "": a training that is no fine-tuning, and one without kept steps."""
+    "": `finetune` of a training that is no fine-tuning, `step` of one that is no step of another.
+    """
     length = config["train"].get("length")
     parent = config["train"].get("parent")
     scale = config["train"].get("scale_attention") or identity.NO_SCALE

@@ -175,7 +175,9 @@ def _new_facts(evaluation: Evaluation) -> dict:
 
 
 def _add_facts(facts: dict, evaluation: Evaluation) -> None:
-    """Add what differs between the lengths of an evaluation, which several files may hold."""
+    """Add what differs between the lengths of an evaluation, which several files may hold, and the
+    configuration, which is the same in all of them but may be lacking.
+    """
     for row in evaluation.rows:
         length = str(row["length"])
         facts["machines"][length] = evaluation.machines.get(length)

@@ -18,7 +18,9 @@ STATUSES_WITHOUT_RESULT = ("refused", "noop")  # statuses of a line without a re
 
 
 def names_in_ledger(folder: Path) -> dict[str, list[str]]:
-    """{run_id: names of its sweeps, the first sweep first}, as the ledger of a folder has them."""
+    """{run_id: names of its sweeps, the first sweep first}, as the ledger of a folder has them; no
+    names for a run whose lines all lack a result.
+    """
     names: dict[str, list[str]] = {}
     for line in read_lines(folder / LEDGER):
         name = line.get("name")

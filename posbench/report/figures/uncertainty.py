@@ -71,7 +71,7 @@ def interval_of(record: SectionKey, column: str) -> tuple[float, float] | None:
     """Both ends of the 95 % interval of a column of a record; None if it is not known.
 
     That of a loss from somebody else's CSV is the one that the file states."""
-    if isinstance(record, Score):
+    if isinstance(record, Score):  # which always has one
         return record.low, record.high
     stated = _stated_interval(record, column)
     if stated is not None:
@@ -204,6 +204,7 @@ def interval_words(records: Iterable[SectionKey], column: str) -> str:
         by_units = grouped(measured, lambda record: _interval_units(record, column))
         units = [units_with_numbers(over, by_units[over]) for over in sorted(by_units)]
         measured_words = COLUMN_WORDS.get(column, "the paired difference")
+        # Of scores some are Wilson's. All records of a section are of one class.
         kind = "95 % interval" if isinstance(measured[0], Score) else "95 % t interval"
         parts.append(f"{kind} of {measured_words}, over {' or over '.join(units)}")
     if foreign:
@@ -232,5 +233,5 @@ def units_with_numbers(over: str, records: Sequence[SectionKey]) -> str:
     if over.startswith("seeds x "):
         return f"{seeds} crossed with {units} {over.removeprefix('seeds x ')}"
     if over == SEEDS_ALIKE:
-        return f"{units} examples (seeds alike)"
+        return f"{units} examples (seeds alike)"  # alike in their accuracy
     return f"{units} {over}s (one seed)"

@@ -196,7 +196,7 @@ def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
             " length."
         )
         notes.append(joined_sentences(right, bars_line(inside, "change", bars)))
-    bars_of_columns = {column.name: bars for column in columns} | {"nll": loss_bars}
+    bars_of_columns = {column.name: bars for column in columns} | {loss.name: loss_bars}
     if any(_has_intervals(column, bars_of_columns[column.name]) for column in columns):
         notes.append("Bars are cut at an edge.")
     rows = [

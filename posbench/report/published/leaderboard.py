@@ -257,8 +257,8 @@ def _line_of_method(
 
 
 def ranked_lines(lines: Iterable[Line]) -> Ranking:
-    """Lines by rank. Excluded are those whose method another line has, with all their trainings or
-    with several seeds instead of one.
+    """Lines by rank. A line is excluded if another one has its method and either all its trainings,
+    or several seeds where it has one.
     """
     chosen: list[Line] = []
     exclusions = []

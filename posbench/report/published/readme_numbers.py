@@ -69,6 +69,7 @@ def filled_expression(source: str, text: str) -> str:
     expression = Expression.read(text, columns, is_sum=not is_ledger)
     if comparison:
         overall, *by_seed = _compared_over_seeds(path.parent, expression.terms, comparison)
+        # The word "seeds" asks for the value of each.
         values = by_seed if "seeds" in expression.words else [overall]
     elif path.suffix == ".json":
         values = _sum_of_terms(
@@ -174,7 +175,7 @@ def _values_of_lines(lines: list[dict[str, str]], column: str, in_nats: bool) ->
             ends = [value - float(half), value + float(half)]
         else:
             ends = [float(line[end]) for end in END_COLUMNS.get(column, ()) if line.get(end)]
-        unit = float(line["nats"]) if in_nats else 1
+        unit = float(line["nats"]) if in_nats else 1  # in one unit of the effect
         values.append(Value(value, *ends).times(unit))
     return values
 
@@ -253,6 +254,7 @@ def _rows_by_seed(folder: Path, text: str) -> dict[int, list[Seed]]:
         if not _fits_key(point, key):
             continue
         for seed in point.seeds:
+            # as in the table, and as in trainings.csv
             encodings = (point.encoding, names.get(seed.row["run_id"]))
             others = (point.extension, point.scale_attention)
             if any([encoding, *others] in key.methods for encoding in encodings):

@@ -41,9 +41,9 @@ def filled_page(template: Path) -> str:
         try:
             if match.re is TABLE:
                 return filled_table(match)
-            return filled_expression(
-                match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2])
-            )
+            source, expression = match.groups()
+            named = re.sub(r"\$(\w+)", lambda name: words[name[1]], expression)
+            return filled_expression(source, named)
         except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
             line = match.string.count("\n", 0, match.start()) + 1
             first_line = match[0].splitlines()[0]

@@ -38,6 +38,7 @@ def plot_words(words: list[str]) -> None:
     stem, formats = _stem_and_formats(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
     print_files(
+        # fonts="none": the text of an svg stays text
         write_figure(figure, stem, formats, {"dpi": PIXELS_PER_INCH[options.size]}, fonts="none")
     )
     print(*caption(), sep="\n")

@@ -142,9 +142,9 @@ def _run_command(words: list[str]) -> str:
 
 def _named_results(raw: dict) -> Selection:
     """Results of run=DIR, runs=, the sweep of name=, or all of results_dir."""
-    command = with_command_names("python scripts/run.py")
+    command = with_command_names("python scripts/run.py")  # to call where there is no result yet
     if raw["runs"] is not None:
-        command += " run=DIR"
+        command += " run=DIR"  # the folders hold trainings, which it evaluates
         name = "runs"
         results = find_results(raw["runs"])
         title = f"Runs of {', '.join(short_path(folder) for folder in raw['runs'])}"
