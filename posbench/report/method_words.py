@@ -63,7 +63,9 @@ def arguments_text(args: Mapping[str, object], train_len: int | None = None) -> 
 
 
 def _full_value_text(value: object, train_len: int | None) -> str:
-    """Value of an argument, such as "32", "rope(base=500.0)" or "{first=1, last=2}"."""
+    """Value of an argument, such as "32", "rope(base=500.0)" or "{first=1, last=2}"; `train_len` as
+    in `arguments_text`.
+    """
     if not isinstance(value, dict):
         return str(value)
     inner = arguments_text(method_args(value), train_len)

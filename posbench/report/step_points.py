@@ -67,8 +67,9 @@ def _whole_training_id(metadata: RunMetadata) -> str:
         return identity.run_id(
             {**metadata.nested_config, "train": {**train, "step": None}}, metadata.fingerprint
         )
+    # Configurations of earlier versions, or damaged ones, of which nothing is certain.
     except (ConfigError, KeyError, TypeError, AttributeError, ValueError):
-        return metadata.path.name
+        return metadata.path.name  # a run's folder has its id as its name
 
 
 def _point_without_step(row: dict, label: Labels, loss: StepLoss) -> StepPoint:

@@ -76,7 +76,7 @@ class Evaluation:
         """
         if self.rows_alone or not isinstance(self.setting, Setting):
             return None
-        if self.setting.targets is None:
+        if self.setting.targets is None:  # a task asks for them, wherever they are
             return None
         return self.setting.shortest_exact(self.first["train_len"])
 
@@ -118,6 +118,7 @@ class Evaluation:
 
     def mean(self, row: dict, name: str) -> float | None:
         """Mean of a row's nll or correct over its targets; None if their losses are not known."""
+        # Of every target's loss where these are kept; parts of a task have sums alone.
         if (
             isinstance(self.stored, TargetLosses)
             and part_of(row) is None
@@ -126,7 +127,7 @@ class Evaluation:
             losses_NS = self.stored.at(name, row["length"])
             return None if losses_NS is None else float(losses_NS[:, self._columns(row)].mean())
         sums = self.sums(row, name)
-        return None if sums is None else float(sums.means[0])
+        return None if sums is None else float(sums.means[0])  # of the one column
 
     def _columns(self, row: dict) -> slice:
         """Targets of a window that a row is of: all of them, or those of its bin."""

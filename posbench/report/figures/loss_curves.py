@@ -166,7 +166,7 @@ def axis_limits(values: list[float], relative: bool) -> tuple[float, float]:
         return 1.6 * low - 0.02, min(1.25 * high, max(BROKEN_FROM, 2 * upper_quartile))
     median = ordered[(len(ordered) - 1) // 2]
     top = low + 2.0 * (median - low)
-    if high <= low + 1.7 * (top - low):  # too little above it for a cut
+    if high <= low + 1.7 * (top - low):  # a cut saves less than 0.7 times what it would leave
         top = high
     margin = 0.07 * ((top - low) or 0.1)
     return low - margin, top + margin

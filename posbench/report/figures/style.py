@@ -141,6 +141,7 @@ def set_up_floor_y(axes, bottom: float, top: float) -> None:
     """Set up a y axis of differences: linear to LINEAR_UP_TO, logarithmic beyond, and green below
     zero.
     """
+    # The linear part is as tall as 1.3 decades on either side of zero.
     axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.3)
     axes.set_yticks(*difference_ticks(bottom, top))
     axes.set_yticks([], minor=True)
@@ -152,8 +153,10 @@ def set_up_difference_y(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to LINEAR_UP_TO, logarithmic beyond."""
     values = list(values)
     # At least this much is shown below and above zero, more above, where most differences are.
+    # 1.15: room for markers at the ends.
     low = 1.15 * min([-LINEAR_UP_TO / 4, *values])
     high = 1.15 * max([LINEAR_UP_TO / 2, *values])
+    # The linear part is as tall as 1.2 decades on either side of zero.
     axes.set_yscale("symlog", linthresh=LINEAR_UP_TO, linscale=1.2)
     axes.set_ylim(low, high)
     axes.set_yticks(*difference_ticks(low, high))

@@ -267,7 +267,7 @@ def floors_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
         _data_line(shown),
         joined_sentences(scales_line(LOG, LINEAR), _seed_bars_line(shown, bars)),
     ]
-    return draw_panels(title, in_rows(panels, 3), caption, NARROW_PANEL, NARROW_PANEL)
+    return draw_panels(title, in_rows(panels, columns=3), caption, NARROW_PANEL, NARROW_PANEL)
 
 
 def _seed_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
@@ -711,6 +711,7 @@ def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
         method = method_of(record)
         encoding = method[0] if len(encodings) > 1 else ""
         parent = record.label_facts.tuned_from
+        # An encoding that is kept has its parent's name already.
         if len(parents) == 1 or record.label_facts.keeps_encoding:
             encoding = encoding.replace(f" tuned from {parent}", "")
         name = line_name(encoding, *method[1:]) or "no extension"

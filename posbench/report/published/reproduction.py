@@ -61,8 +61,8 @@ def command_to_repeat(
 
 
 def _command_words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
-    """Words of the command line without seeds and lengths; None for a child, a checkpoint,
-    somebody's own class, and texts that are files.
+    """Words of the command line without seeds and lengths; None for a fine-tuned model, a
+    checkpoint, a mix, somebody's own class, and texts that are files.
     """
     config = origin.nested_config
     setting = evaluation.setting

@@ -176,6 +176,7 @@ def _parameters_of_kind(
         if rope.kind in ("dynamic", "proportional"):
             raise CannotExpress(f"{family} takes no {rope.kind} there")
         rope = _as_longrope(rope)  # whose divisors say any frequencies that stay the same
+    # Engines compute latent attention by their classes for DeepSeek, but for these families.
     deepseek = bool(rope.unturned_beside) and not fact_of_family(family, "own_latent")
     mapping = parameters(rope, tool, deepseek)
     old_mapping = kind_before.mapping if kind_before else {}

@@ -129,7 +129,10 @@ def _lacks_rope(config: dict, family: str) -> bool:
 
 
 def _layer_types(config: dict, family: str) -> list[str]:
-    """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
+    """Kind of every layer, with ", no RoPE" behind it where the layer has none.
+
+    One layer stands for all where their number is not stated.
+    """
     count = min(stated_size(config, "n_layer", DESCRIPTION) or 1, MOST_LAYERS)
     with_rope = _layers_with_rope(config, family, count)
     kinds = _attention_types(config, family, with_rope)

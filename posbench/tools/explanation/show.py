@@ -235,7 +235,7 @@ def _kind_block(kind: LayerKind, explanation: Explanation) -> str:
         ("", f"{counts}; {ends}"),
         ("scaling", _scaling_in_words(rope, explanation.checkpoint_rope(kind).base)),
     ]
-    if set(marks_of_states) != {"#"}:
+    if set(marks_of_states) != {"#"}:  # not all pairs are kept as they were
         rows.append(("", picture_of_marks(marks_of_states)))
         rows.append(("", _legend(marks_of_states, _state_legend(ratio))))
     rows.append(("logits", _logit_factors_in_words(rope)))
