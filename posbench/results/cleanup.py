@@ -89,7 +89,7 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
         if key in used:
             continue
         with (
-            contextlib.suppress(OSError),
+            contextlib.suppress(OSError),  # Timeout: another process uses these tokens
             _obstacle_to_lock(Path(f"{tokens}.lock"), delete) as obstacle,
         ):
             if delete and key in _keys_of_used_tokens(folder):

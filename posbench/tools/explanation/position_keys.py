@@ -86,7 +86,7 @@ def _lacks_type(mapping: dict) -> bool:
 def position_findings(keys: list[PositionKey]) -> list[Finding]:
     """A sentence about each key."""
     result = []
-    for key, value, _ in keys:
+    for key, value, _hides_length in keys:
         fact = FACTS["position_keys"].get(key)
         text = shown(json.dumps(value))
         if key == "rope_type":  # listed where the mapping lacks it

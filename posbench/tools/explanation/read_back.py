@@ -101,6 +101,7 @@ def _full_and_sliding_turn_alike(setting: Setting, setting_read: Setting) -> boo
     # Those with the widest view, even if only one of both is called sliding.
     if not _ropes_turn_alike(setting.turning[0].rope, setting_read.turning[0].rope):
         return False
+    # llama.cpp may call layers otherwise, so that only one of both has sliding or full ones.
     ropes, ropes_read = _rope_by_sliding(setting), _rope_by_sliding(setting_read)
     return all(
         _ropes_turn_alike(ropes[key], ropes_read[key]) for key in ropes.keys() & ropes_read.keys()
