@@ -44,9 +44,9 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
                 ) from None
             print(f"another process{who} is {doing}; waiting{advice}", file=sys.stderr, flush=True)
             lock.acquire(timeout=-1)  # without an end
-    if not isinstance(lock, SoftFileLock):  # a SoftFileLock writes its holder by itself
-        _write_holder(path)
     try:
+        if not isinstance(lock, SoftFileLock):  # a SoftFileLock writes its holder by itself
+            _write_holder(path)
         yield
     finally:
         lock.release()

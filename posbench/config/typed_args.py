@@ -81,8 +81,8 @@ class _Misfit(Exception):
 def convert(name: str, value: object, hint: Any) -> Any:
     """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool.
 
-    Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not
-    checked."""
+    Raises ConfigError, under `name`, for a value that does not match. Any value matches a hint that
+    is a class of posbench or of a library."""
     try:
         return _fit(value, hint)
     except _Misfit as error:

@@ -385,7 +385,8 @@ def draw_rivals(
     """Tokens [N, A, K, R] of at most `most` rivals of each answer, IGNORED where there are none;
     None where an answer has no rival.
 
-    `texts` are (answers, values that stand in the text). Fewer rivals are the first of more.
+    `texts` are (answers, values that stand in the text), with equally many answers each. K is the
+    most rivals of an answer, R the most tokens of a rival. Fewer rivals are the first of more.
     """
     rivals_of_answers = []
     for answers, values in texts:
@@ -397,6 +398,7 @@ def draw_rivals(
         return None
     most_rivals = max(map(len, rivals_of_answers))
     longest = max(len(ids) for rivals in rivals_of_answers for ids in rivals)
+    # Q: the answers of all texts, N A
     rival_QKR = np.full((len(rivals_of_answers), most_rivals, longest), IGNORED)
     for row, rivals in enumerate(rivals_of_answers):
         for at, ids in enumerate(rivals):

@@ -285,8 +285,8 @@ class LlamaCpp(Engine):
             end = start + w
             lib.llama_memory_seq_div(memory, 0, start, end, n)
             # Those behind the window follow it, from position grouped + w / n on.
-            back = (w // n) - freed_before - w
-            lib.llama_memory_seq_add(memory, 0, end, self.past + freed_before, back)
+            shift = -(freed_before + w - w // n)
+            lib.llama_memory_seq_add(memory, 0, end, self.past + freed_before, shift)
             self.past -= gone
             self.grouped += w // n
 

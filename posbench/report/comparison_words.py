@@ -375,7 +375,9 @@ def _interval_lines(comparison: Comparison) -> list[str]:
 
 
 def _sums_line(rows: Sequence[Compared]) -> str:
-    """Line on intervals from sums: over documents, of several seeds over seeds too."""
+    """Sentence on how intervals are computed from the stored sums of documents: over documents for
+    one seed, over documents and seeds for several. Lines of one seed beside others are named.
+    """
     count = max(row.difference.n_documents for row in rows)
     unit = seeds_of(rows[0].line.record)[0].row["sem_unit"] or "document"
     of_one_seed = [row for row in rows if len(row.seeds) == 1]

@@ -314,7 +314,9 @@ def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
     Its interval is that which the file states for one seed, or Student's t over several.
     """
     losses = [math.nan if line["nll"] is None else line["nll"] for line in lines]
-    nll, half, _ = mean_with_interval([(loss, None) for loss in losses], unit="")
+    # A CSV has means of seeds alone: no sums over documents, so their unit has no name.
+    seeds = [(loss, None) for loss in losses]
+    nll, half, _ = mean_with_interval(seeds, unit="")
     low = high = None
     if len(lines) == 1:
         low = lines[0]["low"]

@@ -215,7 +215,7 @@ def frame_by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas
         results = find_results([path])
         for run in results.runs:
             sweeps.setdefault(run.parent.resolve(), []).append(run)
-        for folder in results.evidence:
+        for folder in results.evidence:  # folders of reports
             sweeps.setdefault(folder.resolve(), []).append(folder)
         for file in results.csvs:
             if file.name == ROWS:  # of a report: its folder is a sweep
@@ -224,7 +224,7 @@ def frame_by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas
                 csvs.append(file)
     tables = {}  # {short name of the sweep: frame}
     for folder, name in shortest_endings(list(sweeps)).items():
-        beside = [] if tables else csvs
+        beside = [] if tables else csvs  # CSVs of other places are read once, with the first sweep
         table = read_frame([*sweeps[folder], *beside], what)
         tables[name] = table.assign(source=table.source.fillna(name))
     # Where none has rows, one empty frame gives the columns.

@@ -261,10 +261,11 @@ def _report_of(
     foreign: "ForeignCsvs",
     folders: Sequence[Path],
 ) -> Report:
-    """Points and scores of evaluations, of CSVs of losses, and of validations, of which `folders`
-    of reports hold some.
+    """Points and scores of evaluations, of CSVs of losses, and of validations: those of the
+    trainings, and those that `folders` of earlier reports hold.
     """
-    runs = {  # by run_id; of several origins the first counts, which comes last here
+    # By run_id. Of several origins the first counts: reversed, it replaces the others.
+    runs = {
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
     }
@@ -287,7 +288,7 @@ def _report_of(
     first_csv = next(iter(foreign.sources), None)
     curve = in_sections(foreign.without_rows, grouped_by_section(measured), csv_path=first_csv)
     check_size(curve)
-    # of protocols by position
+    # Protocols that score every position have points for stretches of positions beside the curve.
     stretches = grouped_by_section(curve_points(references, label, stretches=True))
     return Report(
         title,

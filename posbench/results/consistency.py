@@ -234,7 +234,9 @@ def row_name(row: dict) -> str:
 
 
 def _names_a_place(config: Mapping) -> bool:
-    """True if a part that makes the id names a place, which evidence holds without its folders."""
+    """True if the hashed part of a configuration holds a path.
+
+    Evidence stores only the file's name of it, so the id cannot be computed again."""
     encoding = config.get("encoding")
     model = config.get("model")
     if not isinstance(encoding, dict) or not isinstance(model, dict):

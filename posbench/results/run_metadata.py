@@ -94,6 +94,7 @@ class RunMetadata:
         """Settings that determine the weights, except encoding, trained scale and seed, which every
         row has; {} of a run whose configuration cannot be read.
         """
+        # Rows have columns for the trained scale, and for the parent of a fine-tuned training.
         skipped = [
             *(f"train.{name}" for name in (*TRAIN_KEYS_NOT_HASHED, "scale_attention", "parent")),
             *(f"model.{name}" for name in MODEL_KEYS_NOT_HASHED),

@@ -6,6 +6,7 @@ inside +-margin, which is stricter than two one-sided tests at 5 % (their interv
 and leaves one interval to be read."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,9 @@ class Rule:
         except ValueError:
             bounds = ()
         n_bounds = N_BOUNDS_OF_KIND.get(kind)  # None for an unknown kind
-        legal = n_bounds == len(bounds) and list(bounds) == sorted(bounds)
-        if not legal or (kind == "within" and bounds[0] <= 0):
+        are_finite = all(map(math.isfinite, bounds))
+        are_legal = n_bounds == len(bounds) and list(bounds) == sorted(bounds) and are_finite
+        if not are_legal or (kind == "within" and bounds[0] <= 0):
             raise ConfigError(
                 f"the rule '{text}' must be one of: above X, below X, within X, between X Y,"
                 " outside X Y, each with G or without."
@@ -117,7 +119,7 @@ def decide(
     p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
     With `of_sides` 1 it is half of that."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
-    # 1 means that no interval decides, and then no one-sided one does.
+    # With p = 1 the rules are decided at no alpha, and half of it would say that they were.
     if of_sides == 1 and p < 1:
         p /= 2
     return word if p < ALPHA else "undecided", p

@@ -181,7 +181,8 @@ def test_verdicts_come_from_the_interval_and_never_from_the_point():
 
 
 @pytest.mark.parametrize(
-    "text", ["above x", "near 0.1", "between 2 1", "within 0", "above 1 2", "above 0.1 H"]
+    "text",
+    ["above x", "near 0.1", "between 2 1", "within 0", "above 1 2", "above 0.1 H", "above nan"],
 )
 def test_rules_that_are_none(text):
     with pytest.raises(ConfigError, match="must be one of: above X"):

@@ -124,8 +124,8 @@ def measure(model: nn.Module, hook: AttentionHook) -> None:
     rotary_modules = _rotary_modules(model)
     if hook.family is not None:
         rotary_modules += hook.family.rotary_modules
-    # q and k as the model turns them, those with angle 0, and these with all positions moved
     turned_pass = _calls_of_pass(model, hook, rotary_modules, ids_BT)
+    # At angle 0 rotary modules change nothing, so only tables and biases tell positions apart.
     with answering_at_angle_0(rotary_modules):
         unturned_pass = _calls_of_pass(model, hook, [], ids_BT)
         pass_at_later_positions = _calls_of_pass(model, hook, [], ids_BT, MOVED_BY)

@@ -390,12 +390,12 @@ def _font_weight(row: tuple) -> str:
 
 
 def _x_ends(readings: list[Reading]) -> tuple[float, float]:
-    """Ends of x: intervals are inside as far as `axis_limits` allows, with some room left of
-    zero.
+    """Ends of x, with the intervals between them, but for far ends that `axis_limits` cuts, and
+    with some room left of zero.
     """
-    finite = [(mean, half or 0.0) for mean, half in readings if mean is not None]
-    ends = [mean + sign * half for mean, half in finite for sign in (1, -1)]
-    low, high = axis_limits(ends, relative=True)
+    measured = [(mean, half or 0.0) for mean, half in readings if mean is not None]
+    interval_ends = [mean + sign * half for mean, half in measured for sign in (1, -1)]
+    low, high = axis_limits(interval_ends, relative=True)
     return min(low, -LINEAR_UP_TO / 2), high
 
 

@@ -288,11 +288,11 @@ def _octaves_for_bars(xs: Iterable[float]) -> dict[float, float]:
     """{x: octaves that the marks there may take side by side}."""
     places = sorted(xs)
     gaps = [math.log2(after / before) for before, after in itertools.pairwise(places)]
-    nearest = map(min, [math.inf, *gaps], [*gaps, math.inf])
-    return {
-        x: min(MOST_OCTAVES_ASIDE, GAP_SHARE_FOR_BARS * gap)
-        for x, gap in zip(places, nearest, strict=True)
-    }
+    octaves = {}
+    # The first place has no gap on its left, the last none on its right.
+    for x, left, right in zip(places, [math.inf, *gaps], [*gaps, math.inf], strict=True):
+        octaves[x] = min(MOST_OCTAVES_ASIDE, GAP_SHARE_FOR_BARS * min(left, right))
+    return octaves
 
 
 def _overlapping_groups(intervals: Iterable[Span]) -> list[list[int]]:

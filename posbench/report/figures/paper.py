@@ -254,6 +254,7 @@ def _panel_with_axes(content: Panel, spec: AxesSpec, wide: float, is_left: bool)
             axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         _set_up_y(axes, spec)
         _name_axes(axes, spec, is_left)
+        # x in multiples of the training length has it at 1.
         if not spec.multiple and len(content.train_lens) == 1:
             _write_where_free(axes, f"trained at {content.train_lens[0]:.10g}", content)
 

@@ -32,13 +32,15 @@ def reach_of(setting: Setting, before: Setting) -> Reach:
         verb = "is" if len(setting.unread) == 1 else "are"
         keys = " and ".join(setting.unread)
         return Reach(None, f"{keys} {verb} not a part of what is read here")
+    # Of several kinds of layers the first, with the widest view, decides.
     rope, rope_before = setting.turning[0].rope, before.turning[0].rope
     trained = stated_length(before)
     if turn_alike(rope, rope_before):
         return Reach(trained, "the length that the checkpoint states")
     if len(frequencies(rope)) != len(frequencies(rope_before)):
         return Reach(None, "other channels turn than in training")
-    # In a text of 1 token, where types that depend on the length have not begun to act.
+    # Types that depend on the length do not act yet in a text of 1 token: a pair that is faster
+    # there has angles that training never had.
     if (_slowdown(rope, rope_before, trained, 1) < 1 - ROUNDING).any():
         return Reach(None, "pairs turn faster than in training")
     tokens = _covered_length(rope, rope_before, trained)
@@ -67,13 +69,14 @@ def is_slowed(rope: Rope, before: Rope, trained: float) -> bool:
 
 def turn_alike(rope: Rope, before: Rope) -> bool:
     """True if all pairs turn alike at any length."""
-    if "dynamic" in (rope.kind, before.kind):  # changes with every length, not only at two
+    # Frequencies of dynamic change with every length, so no few lengths prove them equal.
+    if "dynamic" in (rope.kind, before.kind):
         if (rope.kind, rope.factor) != (before.kind, before.factor):
             return False
     # Other types have one set of frequencies; longrope has another one beyond `original`.
-    beyond = max(rope.original, before.original) + 1
+    lengths = {1, rope.original + 1, before.original + 1}
     return all(
-        _are_close(frequencies(rope, length), frequencies(before, length)) for length in (1, beyond)
+        _are_close(frequencies(rope, length), frequencies(before, length)) for length in lengths
     )
 
 

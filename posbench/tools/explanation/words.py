@@ -136,6 +136,7 @@ def _posbench_arguments(setting: Setting, before: Setting, what: str) -> str:
 def _check_extension(rope: Rope, before: Rope, kinds: int) -> None:
     """Raise CannotExpress where no extension of posbench turns `before` into `rope`."""
     scaled_before = before.kind != "default" or before.divisors
+    # Divisors of single pairs, a blend of two scalings, another share of channels that turn
     mixes = rope.divisors or rope.mix != 1 or rope.share != before.share
     other_amplitude = rope.amplitude != 1 and not _has_usual_amplitude(rope)
     reasons = (

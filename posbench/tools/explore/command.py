@@ -69,12 +69,13 @@ def named_results(word: str) -> NamedResults:
     experiments = {path.stem for path in (CONFIGS_FOLDER / "experiment").glob("*.yaml")}
     committed = {path.name for path in REPORTED_FOLDER.glob("*") if is_evidence(path)}
     if Path(word).exists():
-        return _results_of_path(word, [])
+        return _results_of_path(word)
     if word not in experiments | committed:
         sweeps = runs_of_sweeps(Path(USUAL_RESULTS))
         if word in sweeps:
             return NamedResults(Results(runs=sweeps[word], csvs=[], evidence=[]).eval_files())
-        return _results_of_path(word, sorted({*experiments, *committed, *sweeps}))
+        names = sorted({*experiments, *committed, *sweeps})
+        return _results_of_path(word, suggestions=names)  # a glob, or an error
     # An experiment: its own runs first, else the report of it that is committed.
     lengths = (
         lengths_of_experiment(word) if word in experiments and Path(USUAL_RESULTS).is_dir() else {}
@@ -83,8 +84,9 @@ def named_results(word: str) -> NamedResults:
         return NamedResults(paths=list(lengths), lengths=lengths)
     if word in committed:
         return NamedResults(evidence=[REPORTED_FOLDER / word])
-    if (REPORTED_FOLDER / word).is_dir():  # committed, with numbers but without evidence
-        return _results_of_path(str(REPORTED_FOLDER / word), sorted(experiments | committed))
+    if (REPORTED_FOLDER / word).is_dir():  # a committed page may have CSVs, but no evidence
+        names = sorted(experiments | committed)
+        return _results_of_path(str(REPORTED_FOLDER / word), suggestions=names)
     command = with_command_names(f"python scripts/run.py experiment={word}")
     raise ConfigError(
         f"Nothing of experiment {word} is in results/runs yet: run '{command}' first, or name a"
@@ -92,12 +94,12 @@ def named_results(word: str) -> NamedResults:
     )
 
 
-def _results_of_path(word: str, names: Sequence[str]) -> NamedResults:
+def _results_of_path(word: str, suggestions: Sequence[str] = ()) -> NamedResults:
     """Results of a path or a glob. Raises ConfigError, with a near name, if there are none."""
     try:
         results = find_results([word])
     except ConfigError as error:
-        near = did_you_mean(word, names)
+        near = did_you_mean(word, suggestions)
         raise ConfigError(
             f"{word} is no folder of runs or of a report, no CSV, no experiment and no name of a"
             f" sweep{near}: give one of these."

@@ -29,15 +29,17 @@ def harness(request: Request) -> None:
     from posbench.model.inplace.extend import extend
 
     model = None
-    loaded_place = None
+    loaded = None  # place, dtype and device of `model`
     for raw in request.raw_configs:
         checkpoint = find_checkpoint(raw["model"]["path"])
-        if loaded_place != checkpoint.folder_or_file:  # else only the methods are others
-            dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
-            model = load(checkpoint, dtype).to(pick_device(raw["device"]))
-            loaded_place = checkpoint.folder_or_file
-        lengths = typed_group("evaluate", raw["evaluate"]).lengths or [0]  # 0: none was typed
-        target = raw["target_len"] or max(lengths) or None
+        dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
+        device = pick_device(raw["device"])
+        # Other methods of one checkpoint need no other model: `extend` replaces those before.
+        if loaded != (checkpoint.folder_or_file, dtype, device):
+            model = load(checkpoint, dtype).to(device)
+            loaded = (checkpoint.folder_or_file, dtype, device)
+        lengths = typed_group("evaluate", raw["evaluate"]).lengths or []
+        target = raw["target_len"] or max(lengths, default=None)
         extend(model, raw["extension"], raw["scale_attention"], target_len=target)
         results = _run_tasks(model, checkpoint, raw)
         settings = {

@@ -10,7 +10,7 @@ import pytest
 from test_read_back import described
 
 from posbench.tools.explanation.explain import explain_words
-from posbench.tools.explanation.reach import reach_of
+from posbench.tools.explanation.reach import reach_of, turn_alike
 
 LLAMA2 = {
     "model_type": "llama",
@@ -101,6 +101,17 @@ def test_factors_cover_their_multiple_of_the_training_length(tmp_path, words, le
         else words
     )
     assert covers(explained(tmp_path, f"rope_parameters={json.dumps(words)}")) == length
+
+
+def test_longropes_that_change_their_frequencies_at_different_lengths_do_not_turn_alike(tmp_path):
+    def rope_with_original(length):
+        words = {"rope_type": "longrope", "original_max_position_embeddings": length}
+        words |= {"long_factor": [8.0] * 64, "short_factor": [1.0] * 64}
+        explanation = explained(tmp_path, f"rope_parameters={json.dumps(words)}")
+        return explanation.setting.turning[0].rope
+
+    assert turn_alike(rope_with_original(2048), rope_with_original(2048))
+    assert not turn_alike(rope_with_original(2048), rope_with_original(4096))
 
 
 def test_dynamic_covers_as_long_as_its_base_grows_fast_enough(tmp_path):
