@@ -279,10 +279,11 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
             results = [result for thread in threads for result in thread.result()]
             received = children.received
     finally:
-        live.close(received is None)
+        live.close(finished=received is None)
     if received is not None:
         reason = f"not started: the command was ended by {signal.Signals(received).name}"
-        outcome = Outcome("", "interrupted", reason)
+        # "": of the whole job, not of one evaluation.
+        outcome = Outcome(label="", status="interrupted", reason=reason)
         record([Result(job, 128 + received, [outcome]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
     return results

@@ -243,7 +243,7 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
         )
         raise
     finally:
-        live.close(not queued and not tasks)
+        live.close(finished=not queued and not tasks)
     return results
 
 

@@ -68,7 +68,7 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
         restore_config(job)
         try:
             evaluated = _train_and_evaluate(job, judged, world)
-            _check_place(job)
+            _check_place(job)  # somebody may have moved or deleted the run meanwhile
             return judged.outcomes(evaluated)
         except ConfigError:
             if not had_folder and not job.run.finished:
@@ -188,7 +188,8 @@ def _train_beside(job: Job, world: World) -> None:
     with Signals(), contextlib.suppress(Stopped, Diverged):
         world.wait_for_all()  # until the main process starts to train
         device = pick_device(job.config.device, world.rank, world.size)
-        train(job, corpus_of(job), device, None, world)
+        # The main process alone records.
+        train(job, corpus_of(job), device, recorder=None, world=world)
 
 
 def run_server(spec: str) -> int:

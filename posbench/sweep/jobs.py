@@ -183,7 +183,10 @@ def _merge_cells(job: Job, cells: list[EvaluationCell]) -> None:
 
 
 def _plan_job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
-    """The job of one configuration, without cells. `fingerprints` keeps those of texts."""
+    """The job of one configuration, without cells. `fingerprints` keeps those of texts.
+
+    `auto` as in `plan_jobs`.
+    """
     from posbench.data.corpus import fingerprint, resolved_text
 
     run = None if raw["run"] is None else Run(raw["run"])  # an existing training

@@ -340,7 +340,7 @@ def _work_of_a_window(
         if name in OVERSHOOTING_FAMILIES:  # read with a fixed factor too
             probing += 1
     # The longest lists of factors at the target (`long_factors`): of a family that overshoots, and
-    # of one that does not. With one family that goes on, half of them counts.
+    # of one that does not. With fewer than KEPT_SCALED families that go on, their share counts.
     reached = plan.target / plan.train_len
     n_long = sum(factor >= reached for factor in plan.factors)
     most = max(*USUAL_FACTORS, reached)

@@ -216,12 +216,13 @@ def _cost_sentence(content: dict, answer: dict) -> str:
 def _untold_options(answer: dict) -> str:
     """Options not told from the choice by validation: "pi (+0.002), ntk (+0.004) and 1 more".
 
-    References and the next best are named elsewhere.
+    The numbers are their losses minus the choice's, in nats per token. References and the next best
+    are named elsewhere.
     """
     untold = []
-    for name, bounds in answer.get("near", {}).items():
+    for name, (difference, _low, _high) in answer.get("near", {}).items():
         if name not in (*REFERENCES, answer["next_best"]):
-            untold.append(f"{name} ({bounds[0]:+z.3f})")
+            untold.append(f"{name} ({difference:+z.3f})")
     more = f" and {len(untold) - MOST_NAMED} more" if len(untold) > MOST_NAMED else ""
     return ", ".join(untold[:MOST_NAMED]) + more
 

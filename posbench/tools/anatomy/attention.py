@@ -60,6 +60,7 @@ class LayerAttention:
                 # 1 at 1, 2 at 2 and 3, 3 at 4 to 7.
                 distance_SK = (query_S[:, None] - index_T[keys]).clamp(min=0)
                 bucket_SK = torch.frexp(distance_SK.double()).exponent.long()
+                # The first token, the usual sink, is a share of its own, and never far.
                 bucket_SK = bucket_SK.masked_fill(index_T[keys] == 0, first_token)
                 mass_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], first_token + 1)
                 mass_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
@@ -142,6 +143,7 @@ def _recording_layers(evaluation: Scorer, queries: int) -> Iterator[list[LayerAt
         if isinstance(model, Reader):
 
             def watch(index: int, plan: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> None:
+                # What posbench puts in place reads no input of the layer, so x_BTC is None.
                 layers[index].add_windows(plan, None, q_BHTD, k_BGTD, queries)
 
             model.hook.observe_layer = watch
@@ -169,7 +171,8 @@ def _seen_keys_by_bucket(plan: LayerPlan, queries: int) -> Tensor:
         # A distance has its bucket as its exponent, as in LayerAttention.add_windows.
         seen_U = torch.zeros(len(distance_buckets(length)), dtype=torch.float64)
         for query in range(length - queries, length):
-            key_K = torch.arange(1, query + 1)  # without the first token
+            # Without the first token, whose weight is a share of its own.
+            key_K = torch.arange(1, query + 1)
             (seen_K,) = band.seen(torch.tensor([query]), key_K)
             bucket_K = torch.frexp((query - key_K[seen_K]).double()).exponent
             seen_U += bucket_K.bincount(minlength=len(seen_U))

@@ -198,10 +198,12 @@ def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
     """`decay_bound` at some distances, before and after; None where it does not hold.
 
     It is a bound on the score of q and k that turn by their distance, with nothing that damps it.
+    `seen_T`: the distance in coordinates, after, at each distance in tokens; nan where not seen.
     """
     encoding = view.encoding
     relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
     # Without a table of angles nothing turns, though there may be frequencies.
+    # A layer has tables in all of its bands or in none, since they have one encoding.
     if view.turning_spectra is None or not relative or view.plan.bands[0].q_table is None:
         return None
     before, after = view.turning_spectra

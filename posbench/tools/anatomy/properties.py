@@ -168,6 +168,7 @@ def _is_bounded(view: LayerView, reach: int) -> bool | None:
     if Trait.COORDINATE not in view.encoding.traits:
         return None
     seen_K = key_distances(view, view.length - 1, torch.arange(view.length))
+    # nan: a key that the last query does not see. As 0 it is within reach.
     return bool(seen_K.nan_to_num().max() < reach + 1)
 
 

@@ -137,6 +137,7 @@ class Pool:
             "train.length": entry.first["train_len"],
             **(cell.config or {}),
         }
+        # A key that is in neither has ABSENT_WORD, which differs from every value asked for.
         return all(
             config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT_WORD)) == value
             for key, value in required.items()

@@ -119,7 +119,7 @@ def _correct_stage(findings: list[Finding], stage: int) -> None:
     for index, finding in enumerate(findings):
         if finding.stage != stage:
             continue
-        if finding.p is not None and finding.verdict != "gated":
+        if finding.p is not None:  # a gated, a secondary and an unmeasured one have none
             tested.append(index)
         # Stage one keeps its rules, by which only what is measured counts.
         elif stage > 1 and finding.verdict == NOT_MEASURED:
@@ -278,7 +278,8 @@ def _judge_endpoint(
     anova_from = ANOVA_FROM if finding.stage > 1 else math.inf
     terms: WeightedSums = []
     if endpoint.measure == "usable_length":
-        usable = _usable_length(common.cells[0], pool, endpoint.margin, anova_from)
+        (of_cell,) = common.cells  # `_check_measure` of the language lets it have no other
+        usable = _usable_length(of_cell, pool, endpoint.margin, anova_from)
         judged: Judged = usable
         comparison = usable.rises[max(usable.rises)]  # the rise at the longest length
         by_seed = ""
@@ -302,6 +303,7 @@ def _judge_endpoint(
         """
         if not endpoint.confirm.of_gain:
             return judged, bound
+        # G of the trainings of `of`, which is the first cell.
         gain = pool.gain_terms(common.cells[0].entries)
         less = [(-bound * weight, sums) for weight, sums in gain]
         return estimate([*terms, *less], anova_from), 0.0
@@ -427,6 +429,8 @@ def _terms_of_measure(measure: str, of_cell: SeedsOfCell, pool: Pool) -> Weighte
 def _usable_length(of_cell: SeedsOfCell, pool: Pool, margin: float, anova_from: float) -> Usable:
     """Usable length over the training length. Raises MissingEvaluation for fewer than three
     lengths.
+
+    `margin` is the rise in bits/byte that still counts as usable, `anova_from` as in `estimate`.
     """
     _, cell, entries = of_cell
     train_len = entries[0].first["train_len"]

@@ -95,6 +95,7 @@ class Endpoint:
         """Such as "rise of (rope + pi at 8x) - (rope at 8x)"."""
         terms = ""
         for weight, cell in self.cells:
+            # The size of a weight is in the words of its cell. The first, `of`, is added.
             if terms:
                 terms += " - " if weight < 0 else " + "
             at = "" if cell.at is None else f" at {cell.at:g}x"
@@ -371,7 +372,10 @@ def _endpoint(
 def _weighted_cells(
     at: float | None, *signed_keys: tuple[float, dict | None]
 ) -> tuple[tuple[float, ClaimCell], ...]:
-    """Cells with signed weights, of those (sign, keys of a cell) that have keys."""
+    """Cells with signed weights, of those (sign, keys of a cell) that have keys.
+
+    `at` is the length of cells that name none, as a multiple of the training length.
+    """
     weighted = []
     for sign, keys in signed_keys:
         if keys is not None:

@@ -233,7 +233,7 @@ def _published_factors(spectrum: "Spectrum", train_len: int, target: int) -> dic
     from posbench.extensions.ntk_by_parts import NtkByParts
     from posbench.position.geometry import Span
 
-    span = Span(train_len, target, target)
+    span = Span(train_len, length=target, target_len=target)
     published_factors = {"pi's factors": [span.factor] * len(spectrum.freq_F)}
     # YaRN's frequencies, with the ramp of its authors' code and of transformers.
     yarn = NtkByParts(ramp="index")

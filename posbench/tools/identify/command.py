@@ -162,6 +162,7 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
         "model": {"path": path},
         "extension": NO_EXTENSION,
         "scale_attention": NO_SCALE,
+        # A candidate is read whether or not a test of its pair is known, as in `readings_of`.
         "allow_untested": True,
     }
     encoding = config_from_checkpoint(unscaled)["encoding"]
@@ -172,6 +173,7 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
         described = encoding["scaling_len"] if has_scaling else train_len
         # What the engine was started with counts before config.json.
         length = engine.stated_setting.get("original", described)
+    # Typed as [N] it is N even where N is the default, as below.
     (length,) = length if isinstance(length, list) else [length]
     # A scaling that config.json describes is one candidate, and the others are made without it.
     # False is refused for a checkpoint without a scaling.

@@ -242,6 +242,7 @@ def _draw_marks(axes, content: dict) -> None:
 def _draw_scales(axes, rows: Sequence[dict]) -> None:
     """A scale that is logarithmic but for 0, and the dashed line of rounding."""
     positive = [point["rms"] for row in rows for point in row["points"] if point["rms"]]
+    # Linear from 0 to the smallest value, over 0.3 decades, so that 0 has a place of its own.
     axes.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.3, subs=[2, 5])
     axes.xaxis.set_major_formatter(_tick_label)
     axes.xaxis.set_minor_formatter(_tick_label)

@@ -105,7 +105,8 @@ class LoadedRun:
             # the command runs.
             beside_runs = self.path.resolve().parent.parent / "cache"
             cache_dir = beside_runs if beside_runs.is_dir() else "results/cache"
-        corpus = prepare(self.reached(), cache_dir, splits)
+        data = self.reached()  # with a path that leads to something from here
+        corpus = prepare(data, cache_dir, splits)
         # "": its provenance, which names the text, is missing.
         if read_metadata(self.path).fingerprint not in ("", corpus.fingerprint):
             raise RunError(
