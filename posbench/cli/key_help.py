@@ -133,12 +133,15 @@ def _explain_key(word: str, entries: list[KeyDescription]) -> str:
 
 
 def _is_default(entry: KeyDescription, entries: list[KeyDescription]) -> bool:
-    """True if a command that chooses nothing has this default, of those that choices give a key."""
+    """True if, of several defaults that choices give a key, this is that of a command that chooses
+    nothing. It is shown first.
+    """
     group = entry.key.partition(".")[0]
     run_yaml = (CONFIGS_FOLDER / "run.yaml").read_text(encoding="utf-8")
     choices = dict(DEFAULT_CHOICE.findall(run_yaml))  # {group: its choice}
     if group not in choices:
-        return False  # no choice gives such a key another default
+        # A key outside all groups has one default, and a group that run.yaml does not choose none.
+        return False
     chosen = f"{group}={choices[group]}"
     if entry.choice is None:  # of all choices, unless the chosen one has another default
         return not any(other.key == entry.key and other.choice == chosen for other in entries)

@@ -127,6 +127,8 @@ class Progress(AbstractContextManager):
                 "left": seconds_left,
                 "stays": last or not self.terminal,  # the next one does not overwrite it
             }
+            # The parent reads what is behind the last "\r" of a line, so that an unfinished line of
+            # other code, such as a progress bar, does not hide the JSON.
             print(f"\r{json.dumps(message)}", file=sys.stderr, flush=True)
         elif self.terminal:
             width = shutil.get_terminal_size().columns - 1  # a full line would wrap

@@ -65,8 +65,9 @@ def _pieces(key: str) -> set[str]:
 
     Of a shorter key that is the key itself."""
     # A key that has %41 itself is A in a text that quotes it, and %41 in one that escapes its %.
-    without_escapes = "".join(letter.letter for letter in _unescaped_letters(key))
+    without_escapes = "".join(unescaped.letter for unescaped in _unescaped_letters(key))
     pieces = set()
+    # Texts are searched without their backslashes, so the key loses its own in both forms.
     for letters in (key.replace("\\", ""), without_escapes):
         size = min(PIECE_LETTERS, len(letters))
         pieces |= {letters[at : at + size] for at in range(len(letters) - size + 1)}

@@ -480,9 +480,10 @@ def _key_of(word: str) -> str:
 def _is_key_read(key: str, values: dict) -> bool:
     """True if posbench reads a key, or a yaml's ${...} names it."""
     group, _, name = key.partition(".")
+    # check_config refuses unknown keys of the other groups, but takes any of data.
     if group == "data" and name:
         is_known = name in DATA_TYPES or name.startswith("source.")
-    else:
+    else:  # also a bare `data`, a choice of its yaml
         is_known = group in JOB_TYPES
     name_in_group = re.escape(key.rpartition(".")[2])
     is_interpolated = re.search(rf"\$\{{[^}}]*\b{name_in_group}\b", repr(values))

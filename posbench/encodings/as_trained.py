@@ -304,7 +304,8 @@ class AsTrained(Encoding):
     def without(self, trait: Trait) -> str | None:
         """The trait that these positions lack, in words of the checkpoint's user; None for the
         usual words.
-        """
+
+        It is asked only about a trait that the layers lack."""
         if self._rows is not None:
             positions = "a learned table of positions"
         elif self.tested_as == "alibi":
@@ -313,6 +314,7 @@ class AsTrained(Encoding):
             positions = "rotary positions"
         if trait is Trait.TABLE:
             return f"has {positions} and no learned table"
+        # `Turned` has a spectrum and lacks the trait where each length has its own frequencies.
         if trait is Trait.SPECTRUM and self.spectrum() is not None:
             return "has rotary frequencies that depend on the text's length already"
         if trait is Trait.SPECTRUM:  # no layer turns on which an extension would act

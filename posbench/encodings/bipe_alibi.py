@@ -35,8 +35,8 @@ class BipeAlibi(Encoding):
     ):
         super().__init__(shape)
         self.separators = checked_separators(separators)
-        self.rows_TC = new_position_rows(shape, init_std)
-        # Distances count segments, which are longer than tokens.
+        self.rows_TC = new_position_rows(shape, init_std)  # of positions within a segment
+        # Distances count segments, which are longer than tokens: the authors' code has 96.
         slope_H = slope_scale * torch.tensor(alibi_slopes(shape.n_head))
         self.register_buffer("slope_H", slope_H, persistent=False)
 

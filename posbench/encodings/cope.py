@@ -36,6 +36,10 @@ class Cope(Encoding):
         factor: Tensor | float,
         layer: int,
     ) -> Tensor:
+        """Softmax of the scores with q.e added for the position of each key, a sum of gates.
+
+        `scores_BHSK` are z of the formula, without `factor`. `bias_HSK` is None, since this
+        encoding adds no bias."""
         last = self.weight.shape[1] - 1  # row of the table for this count and all larger ones
         gate_BHSK = scores_BHSK.sigmoid().masked_fill(~seen_SK, 0)
         # Position of a key: the sum of the gates from it up to the query, a fraction.

@@ -33,9 +33,11 @@ class GrapeAp(Encoding):
         if width % 2:
             raise ConfigError(f"encoding.width={width} must be even: its numbers turn in pairs.")
         self.width = width
+        # W_p of each layer: from its input to p, `width` numbers for each head.
         weight_LCN = torch.empty(shape.n_layer, shape.d_model, shape.n_head * width)
         self.weight_LCN = nn.Parameter(weight_LCN)
         if init_std is None:
+            # p then starts with deviation 0.5, for inputs of mean square 1 as norms give them.
             init_std = 0.5 * shape.d_model**-0.5
         nn.init.normal_(self.weight_LCN, std=init_std)
         self.register_buffer("slope_H", torch.tensor(alibi_slopes(shape.n_head)), persistent=False)

@@ -41,6 +41,9 @@ class StickBreaking(Encoding):
         factor: Tensor | float,
         layer: int,
     ) -> Tensor:
+        """Share of the stick that each key takes, after the keys nearer to the query.
+
+        `bias_HSK` is None and `factor` 1: this encoding adds no bias, and it is not `scalable`."""
         n_query, n_key = seen_SK.shape
         # The last key is the last query's own, so query s is key s + K - S.
         is_self_SK = torch.ones_like(seen_SK).triu(n_key - n_query).tril(n_key - n_query)

@@ -79,9 +79,9 @@ class Client:
         error: type[Exception] = RunError,
         tokens: int = 0,
     ) -> Any:
-        """JSON of an answer about so many tokens, after so many tries, none of them once it is
-        closed.
+        """JSON of an answer, after at most `tries` tries, no further one once it is closed.
 
+        `tokens` are those that the answer is about: the largest size that is read grows with them.
         Raises `error`, and ConfigError for a key that the server does not take."""
         for attempt in range(tries):
             try:

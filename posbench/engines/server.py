@@ -245,6 +245,8 @@ class Server(Engine):
             self._check_tokenizer(ids)
         prompt = ids if self.first_id is None else [self.first_id, *ids]
         n_rows = len(prompt) - 2  # all but the first, which a server may lack
+        # It raises for an answer without a loss of each token, or about other tokens; their values
+        # have nothing to be compared with.
         self.losses(np.array(prompt), n_rows)
         if self.takes_ids:  # last, since the losses of ids do not need the server's tokenizer
             self._check_tokenizer(ids)

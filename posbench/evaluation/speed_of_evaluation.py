@@ -60,6 +60,7 @@ class EvaluationSpeed:
         )
         pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer  # in the mean
         # The time of a pair is measured on a shorter text, whose attention takes a second or two.
+        # A pair counts for one key head and all its query heads.
         attention = pairs_per_layer * self._seconds_per_pair(shorter_layers) * config.kv_heads
         n_layers = config.n_layer - 1 + reading.rows_per_text / reading.tokens_per_text
         of_layers = n_layers * (reading.tokens_per_text * self.seconds_per_token + attention)
@@ -112,9 +113,10 @@ class EvaluationSpeed:
     def _measured_length(self, length: int) -> int:
         """Length of the text at which attention is measured, in tokens."""
         shape = self.encoding.shape
-        groups = self.config.n_head // self.config.kv_heads
+        # Attention is measured on one key head with its query heads.
+        query_heads = self.config.n_head // self.config.kv_heads
         # 4 FLOP per channel and pair, half of the square.
-        affordable = (MOST_FLOP / (2 * groups * shape.head_dim)) ** 0.5
+        affordable = (MOST_FLOP / (2 * query_heads * shape.head_dim)) ** 0.5
         measured = int(min(affordable, LONG_MULTIPLE * shape.train_len))
         return min(length, max(MEASURED_TOKENS, measured))
 

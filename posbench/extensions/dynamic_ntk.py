@@ -90,8 +90,8 @@ class DynamicNtk(ScaledExtension):
             slower.freq_F,
             slower.base,
             slower.rotary_dim,
-            # No position takes exact_F. A spectrum that has it is one of several frequencies at a
-            # time, which nothing compares or trains in.
+            # No position is below 0, so none takes exact_F. It only marks the spectrum as one whose
+            # frequencies differ between positions: such are neither compared nor trained in.
             exact_first=0,
             exact_F=slower.freq_F,
             fed=self.fed,

@@ -71,10 +71,12 @@ class Gali(Extension):
             """Places of the keys as queries at these indices see them."""
             beyond_T = (index_T - train_len + 1).clamp(min=0)
             shift_T = chunk * _ceil_div(beyond_T, chunk)  # tokens beyond training at a chunk's end
+            # The last w keys lie as in training. The shift + train_len - w before them share the
+            # train_len - w positions that are left.
             group_T = _ceil_div(shift_T + train_len - w, train_len - w)
             # g p keys at p positions gain (g - 1) p, which has to be the shift.
             positions_T = _ceil_div(shift_T, (group_T - 1).clamp(min=1))  # p
-            return _Layout(group_T, shift_T + positions_T, shift_T)
+            return _Layout(group_T, border_T=shift_T + positions_T, shift_T=shift_T)
 
         def far(group: int) -> Band:
             """Far keys of the queries with `group` keys to a position."""

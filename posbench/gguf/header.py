@@ -141,7 +141,8 @@ class _HeaderReader:
             key = self.string()
             if key in metadata:
                 raise _Damaged(f"it holds {shown(key)} twice")
-            metadata[key] = self.value(self.number("I"), shown(key))
+            kind = self.number("I")  # type of the value, which stands before it
+            metadata[key] = self.value(kind, shown(key))
         return metadata
 
     def tensor(self) -> _DirectoryEntry:

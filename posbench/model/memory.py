@@ -106,6 +106,7 @@ class Peak:
         """Peak so far in MiB."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**20
+        # Linux's peak since `__init__` reset it; ru_maxrss may be an earlier one.
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):  # KiB

@@ -197,7 +197,8 @@ def _plan_band(
         first_T = torch.maximum(first_T, query_T - query_T % layer.chunk)
     last_T = torch.minimum(band.last(query_T), query_T)
     q_pos_T = band.q(request.pos_T[first_query:])
-    # A score between two whole distances is interpolated by the key alone.
+    # Queries at whole coordinates leave the interpolation between two distances to the key alone.
+    # They are rounded up, so that no key a query sees comes to lie after it.
     if band.interpolated:
         q_pos_T = q_pos_T.ceil()
     k_pos_T = band.k(request.pos_T)

@@ -73,6 +73,7 @@ def outline_from_config(config: dict, file: Path) -> Outline:
     head_dim = stated_head_width(config, file)
     # With latent attention a head has a part without RoPE and one with it.
     if all(isinstance(config.get(key), int) for key in LATENT_WIDTHS):
+        # Widths of 0 are those of a configuration without latent attention: head_dim holds.
         head_dim = sum(config[key] for key in LATENT_WIDTHS) or head_dim
     model = ModelConfig(
         d_model=sizes["d_model"],

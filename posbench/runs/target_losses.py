@@ -180,13 +180,17 @@ class TargetLosses:
         return self._last_values
 
     def _values(self, name: str, length: int, index: int) -> np.ndarray | None:
-        """Values [N, S] of `at`; None for windows that run across documents."""
+        """Values [N, S] of `at`; None for windows that run across documents.
+
+        `index` is the length's place among those of the npz."""
         arrays = self.arrays
+        # Lengths that score the same targets are rows of one array, else each has its own.
         values = arrays[name][index] if name in arrays else self._array_of_file(f"{name}_{length}")
         n_windows = len(values)
         # `document` has an entry for each row of the values, but for windows across documents.
         if not n_windows or n_windows != len(arrays["document"]):
             return None
+        # Of targets that all lengths share each is a row of its own, [N] here: S is 1.
         return values.reshape(n_windows, -1).astype(np.float64)
 
     def sums(

@@ -73,7 +73,7 @@ def _beta_ratio(x: float, a: float, b: float) -> float:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):  # beyond it the fraction of the complement converges faster
         return 1 - _beta_ratio(1 - x, b, a)
-    ratio = TINY
+    ratio = TINY  # the first term, n = 0, makes it 1
     above = TINY  # ratio of two numerators of the fraction cut off at n and n - 1
     below = 0.0  # the inverse ratio of the denominators
     for n in range(MOST_TERMS):
@@ -87,7 +87,7 @@ def _beta_ratio(x: float, a: float, b: float) -> float:
         below = 1 / ((1 + part * below) or TINY)
         above = (1 + part / above) or TINY
         ratio *= below * above
-        if n and abs(below * above - 1) < CONVERGED:
+        if abs(below * above - 1) < CONVERGED:
             break
     logarithm = (
         a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)

@@ -189,6 +189,7 @@ def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
     df = min(s, c) - 1
     if c == 1:
         return math.nan, df
+    # S is above 1: of one seed `estimate` takes the documents alone.
     by_seed = _clustered_variance(residual_SC.sum(1) / s, s)
     by_document = _clustered_variance(residual_SC.mean(0), c)
     both = _clustered_variance(residual_SC.ravel() / s, s * c)

@@ -177,7 +177,7 @@ def _summary(trainer: Trainer, figures: dict, peak: Peak) -> dict:
     return {
         "steps": trainer.step,
         "tokens": trainer.tokens,
-        "loss": figures.get("loss"),
+        "loss": figures.get("loss"),  # None if no recent step was on text, or none was made
         "validation_loss": figures["validation_loss"],
         "seconds": round(trainer.seconds, 3),
         "tokens_per_second": trainer.tokens / trainer.seconds if trainer.seconds else None,

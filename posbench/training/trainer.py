@@ -215,13 +215,13 @@ class Trainer:
         Raises Diverged if it is not finite.
         """
         windows = self.config.validate_windows
+        if windows == 0:
+            return None
         self.model.eval()
         # Not inference_mode: tensors that a plan caches here are used by the next backward pass.
         with torch.no_grad():
             total = self.world.sum_over_processes(self._held_out_loss(windows))
         self.model.train()
-        if windows == 0:
-            return None
         return self._checked_finite(total / windows, "validation loss")
 
     def _held_out_loss(self, windows: int) -> float:

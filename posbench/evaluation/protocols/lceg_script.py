@@ -101,7 +101,7 @@ class LcegScript(YarnScript):
         )
         # score_windows takes a target for each token that is fed. LCEG's script does not score the
         # last one, which stands after the window.
-        return nll_WL[:, :-1].astype(np.float32), correct_WL[:, :-1]
+        return nll_WL[:, :-1], correct_WL[:, :-1]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         """The row of a length, from nll and correctness [W, L - 1]."""

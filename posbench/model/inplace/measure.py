@@ -573,6 +573,7 @@ def _compute_angles(angles: Angles, length: int, longest_as_it_came: int | None)
             position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
             # of three tokens, of which the module reads device and format alone
             hidden_BTC = torch.zeros(1, 3, 1, device=device)
+            # `kinds` names the kind of layer where the model's own call did, else it is empty.
             type(module).forward(module, hidden_BTC, position_BT, *angles.kinds)
     finally:
         if longest_as_it_came is not None:

@@ -348,14 +348,15 @@ class WeightedBlock:
         keys = band.keys(start, stop)
         q_BHSD, k_BGKD = band.q_and_k(start, stop, keys)
         scores_BHSK = grouped_product(q_BHSD, k_BGKD) * self.v_BGTD.shape[-1] ** -0.5
-        bias = band.bias(start, stop, keys)
+        # `weights` takes a bias of positions alone, which all texts share.
+        bias_1HSK = band.bias(start, stop, keys)
         factor = 1.0
         if self.factor is not None:
             factor = self.factor[..., start:stop].to(q_BHSD.device).unsqueeze(-1)
         weights_BHSK = self.layer.encoding.weights(
             q_BHSD,
             scores_BHSK,
-            bias_HSK=None if bias is None else bias[0],
+            bias_HSK=None if bias_1HSK is None else bias_1HSK[0],
             seen_SK=band.seen(start, stop, keys),
             factor=factor,
             layer=self.layer.index,

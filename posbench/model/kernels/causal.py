@@ -25,7 +25,9 @@ MOST_KEPT_BYTES = 2**21
 def causal_attention(q_BHTW: Tensor, k_BHTW: Tensor, v_BHTD: Tensor) -> Tensor:
     """Attention of queries that are scaled already, all heads with keys of their own: [B, H, T, D],
     in the format of v.
-    """
+
+    W may exceed D by the columns of a bias."""
+    # Scores and their softmax are float32; weights are multiplied in the format of v.
     q_NTW = q_BHTW.float().flatten(0, 1)
     k_NTW = k_BHTW.float().flatten(0, 1)
     y_NTD = _Causal.apply(q_NTW, k_NTW, v_BHTD.flatten(0, 1))
@@ -37,9 +39,11 @@ class _Causal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: object, q_NTW: Tensor, k_NTW: Tensor, v_NTD: Tensor) -> Tensor:
+        """Output of all heads, in the format of v. q is scaled already."""
         y_NTD = torch.empty_like(v_NTD)
         n_heads, length, _ = q_NTW.shape
         weight_bytes = n_heads * length**2 // 2 * v_NTD.element_size()  # of the triangle
+        # Else `backward`, if any, computes them again.
         ctx.keeps_weights = any(ctx.needs_input_grad) and weight_bytes <= MOST_KEPT_BYTES
         weights = []
         for queries, keys in _blocks_of_queries(length, n_heads):

@@ -101,6 +101,7 @@ def attention_weights(
         gates_BHT = summed_gates(layer, x_BTC)
         if layer.reads_content:
             layer = layer.for_text(x_BTC)
+            # Where the text places tokens, it may do so for each query head by itself.
             # Weights need no v: k stands in its place, here and below.
             k_BGTD, _ = with_key_head_per_query_head(layer, q_BHTD, k_BGTD, k_BGTD)
         bands = [

@@ -184,6 +184,8 @@ def block_mask(band: BandPlan, device: torch.device):
         """Number of queries, for each row of blocks, that have each block of keys between their
         `low` and `high`: [Q, K].
         """
+        # No interval: first > last for a query that sees no key, low > high where no whole block
+        # lies between them.
         counted_T = (first_T <= last_T) & (low_T <= high_T)
         # 1 where an interval begins and -1 behind its end: their running sum counts intervals.
         edges_QK = torch.zeros(n_blocks, n_blocks + 1, dtype=torch.int32)

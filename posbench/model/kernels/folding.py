@@ -57,6 +57,7 @@ def fused_kernel_inputs(
     q_pos_T, k_pos_T = band.positions(v_BGTD.device)
     decay_D = encoding.decay()
     if decay_D is not None:
+        # From the middle exponents on either side are smallest: see `decay_fits_float32`.
         middle = q_pos_T[len(q_pos_T) // 2]
         q_BHTD, k_BGTD = with_decay(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, origin=middle)
     if scales_q:
