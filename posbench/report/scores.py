@@ -90,10 +90,11 @@ def _mean_score(
     label: Labels,
 ) -> Score:
     """Score of the seeds that have learned the task, or of all if none has."""
-    shares = [learned.share(seed.evaluation, seed.row) for seed in seeds]
+    # Of right answers inside the window.
+    learned_shares = [learned.share(seed.evaluation, seed.row) for seed in seeds]
     passed = [
         seed
-        for seed, share in zip(seeds, shares, strict=True)
+        for seed, share in zip(seeds, learned_shares, strict=True)
         # A seed of which nobody knows what it learned is not left out.
         if share is None or share >= LEAST_LEARNED_SHARE
     ]
@@ -118,7 +119,8 @@ def _mean_score(
         half_width=_loss_half_width(learners),
         choice=_mean_or_none([row and row["accuracy"] for row in choice_rows]),
         learned=bool(passed),
-        inside=_mean_or_none(shares),
+        # Of all seeds, whether they have learned the task or not.
+        inside=_mean_or_none(learned_shares),
         **_guess_shares(learners[0]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,

@@ -252,9 +252,10 @@ def answer_loss_cell(score: Score) -> TableCell:
 
 
 def gain_cell(last: ContextPoint | None) -> TableCell:
-    """Cell of G, the doubling of the step with train_len tokens; marked if its interval contains
-    zero.
+    """Cell of G in nats/token: the loss with half of train_len tokens of context minus that with
+    train_len, the context of `last`. Marked if its interval contains zero.
     """
+    # No point at train_len was measured, or none at half of it.
     if last is None or last.doubling is None:
         return EMPTY_CELL
     is_level = mark_of_difference(last.doubling, last.doubling_half_width) == LEVEL_MARK

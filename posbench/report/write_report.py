@@ -49,7 +49,7 @@ RETIRED_FIGURES = ("causes",)  # a figure of earlier versions
 
 def texts_by_file(report: Report) -> dict[str, str]:
     """Files of numbers and tables by name, without rows.csv and the evidence."""
-    names = {
+    names = {  # {run_id: label of its encoding}, without those of extension and scale_attention
         evaluation.first["run_id"]: report.label(evaluation.first)[0]
         for evaluation in report.evaluations
     }

@@ -143,12 +143,16 @@ def _size(path: Path) -> int:
 
 
 def _candidates_of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Candidate]:
-    """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
+    """Waste of one run: the whole directory if nothing came of it, or if its training is not
+    finished and its state is in `unfinished`, those that the user lets go; else its leftover files.
+    """
     run = Run(entry.path)
-    if entry.state != "unstarted" and (entry.state not in unfinished or run.finished):
+    unstarted = entry.state == "unstarted"
+    # A finished training keeps its weights, even if it is "failed" by a later evaluation.
+    goes_whole = unstarted or (entry.state in unfinished and not run.finished)
+    if not goes_whole:
         yield from _leftovers(run)
-    elif not foreign_files(entry.path):
-        unstarted = entry.state == "unstarted"
+    elif not foreign_files(entry.path):  # a user's own files would go with the directory
         yield entry.path, "it never got anywhere" if unstarted else entry.state_in_words
 
 

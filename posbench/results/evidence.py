@@ -102,6 +102,7 @@ def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
             entries["row"].append(np.full(len(nll.counts), number))
             entries["document"].append(nll.documents)
             entries["n_targets"].append(nll.counts)
+            # [0]: sums of one evaluation have one column.
             entries["nll"].append(nll.totals[0])
             entries["correct"].append(correct.totals[0])
     return {
@@ -415,7 +416,10 @@ def _check_weights(origins: Mapping[Path, RunMetadata]) -> None:
 def _with_common_origins(
     evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata]
 ) -> list[Evaluation]:
-    """Evaluations, those of evidence in the first origin that has the same record as theirs."""
+    """Evaluations, those of evidence in the first origin that has the same record as theirs.
+
+    An origin follows from `path`. Others keep theirs, which is a file on this machine.
+    """
     first: dict[str, Path] = {}  # {record of a training: the first origin that has it}
     common: dict[Path, Path] = {}
     for path, metadata in origins.items():
@@ -423,7 +427,7 @@ def _with_common_origins(
         common[path] = first.setdefault(record, path)
     moved = []
     for evaluation in evaluations:
-        if isinstance(evaluation.stored, PooledLosses):
+        if isinstance(evaluation.stored, PooledLosses):  # of evidence, whose path names no file
             within = evaluation.path.relative_to(evaluation.origin)
             evaluation = replace(evaluation, path=common[evaluation.origin] / within)
         moved.append(evaluation)

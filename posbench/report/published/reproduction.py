@@ -47,7 +47,9 @@ def command_to_repeat(
     """
     first = evaluations[0]
     origin = origins.get(first.origin)
-    if origin is None or first.rows_alone:
+    if origin is None:
+        return None
+    if first.rows_alone:  # rows of a CSV: no run lies beside them whose command could be read
         return None
     words = _command_words(first, origin)
     if words is None:

@@ -248,7 +248,8 @@ def _parsed_number(name: str, text: str, read: Callable[[str], float] = _tokens)
         if re.fullmatch(r"\d+[kKmM]", text):
             units = ", which its engine reads without k and m"
         raise ConfigError(f"{name} {shown(text)} must be a number{units}.") from None
-    if not abs(number) < 1e15:  # nan too
+    # No length, base or factor is as large as 1e15; nan and inf are refused too.
+    if not abs(number) < 1e15:
         raise ConfigError(f"{name} {shown(text)} must be a number below 1e15.")
     return int(number) if number.is_integer() else number
 

@@ -132,6 +132,7 @@ def _findings_by_layer_kind(config: dict, setting: Setting) -> list[Finding]:
         # Families of by_ratio read rope_ratio and nothing else.
         "only_ratio": family in FACTS["by_ratio"] and (mapping or config.get("rope_theta")),
         "unknown_kind": [kind for kind in apart if kind not in kinds],
+        # In a family with a base for each kind transformers fills in the missing one.
         "missing_kind": (
             apart and not has_bases and [name for name in turning if name not in apart]
         ),
@@ -212,6 +213,7 @@ def _new_mapping_findings(
     old_mapping = rope_mapping(text_before)
     theta = old_mapping.get("rope_theta") or text_before.get("rope_theta")
     base = setting.turning[0].rope.base  # of the layers with the widest view
+    # vLLM's older flags leave the base where it was. In a mapping by kind each kind names its own.
     replaces = (
         not override.merges
         and not changes.has_older_flags
@@ -226,6 +228,7 @@ def _new_mapping_findings(
         "override_untyped": (
             vllm and replaces and lacks_type and isinstance(keys.get("rope_parameters"), dict)
         ),
+        # vLLM then sets rope_theta to null, at which it stops.
         "override_scaling": vllm and lacks_theta and isinstance(keys.get("rope_scaling"), dict),
         # Keys that change no frequency, and that the new mapping has to repeat.
         "mapping_drops": (
@@ -363,28 +366,33 @@ def _factor_findings(kind: LayerKind, config: dict, older: bool) -> list[Finding
     rope = kind.rope
     longest = config_length(config)
     original = positive_number(mapping.get(ORIGINAL_LENGTH))
-    factor = positive_number(mapping.get("factor"))
+    stated_factor = positive_number(mapping.get("factor"))
     implied = 0  # factor that the two lengths give; 0: they give none
-    if original and longest and factor and rope.kind in ("yarn", "longrope"):
+    if original and longest and stated_factor and rope.kind in ("yarn", "longrope"):
         implied = longest / original
     is_missing = rope.kind in ("linear", "dynamic", "yarn") and mapping.get("factor") is None
     is_derived = rope.kind == "yarn" and "factor" in mapping  # null, which YaRN fills
     conditions = {
         # A flag leaves the length in config.json as it was before the scaling.
         "length_before_scaling": implied == 1 and not older,
-        "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
+        "factor_against_lengths": (
+            implied not in (0, 1) and abs(implied / stated_factor - 1) > 1e-6
+        ),
         "llama3_lacks": (
             rope.kind == "llama3" and [key for key in LLAMA3_KEYS if mapping.get(key) is None]
         ),
         "yarn_without_factor": is_missing and is_derived,
         "no_factor": is_missing and not is_derived,
-        "small_factor": rope.kind in ("linear", "yarn", "llama3") and factor and rope.factor <= 1,
+        # Without a stated factor rope.factor is a default, and other findings name the lack.
+        "small_factor": (
+            rope.kind in ("linear", "yarn", "llama3") and stated_factor and rope.factor <= 1
+        ),
     }
     return findings_where(
         conditions,
         longest=longest,
         implied=implied,
-        wanted=(original or 0) * (factor or 0),
+        wanted=(original or 0) * (stated_factor or 0),
         factor=rope.factor,
         word="changes nothing" if rope.factor == 1 else "makes pairs turn faster",
     )
@@ -435,14 +443,16 @@ def _file_key_findings(file: Gguf, changes: Changes) -> list[Finding]:
         if key in keys and name not in readers:
             listed = " and ".join(readers)
             findings.append(finding("unread_key", key=key, value=shown(keys[key]), readers=listed))
-    scaling = keys.get(f"{SCALING}type", "linear")
+    scaling = keys.get(f"{SCALING}type", "linear")  # so llama.cpp takes a file without a type
     factor = keys.get(f"{SCALING}factor")
     has_pattern = name in FACTS["gguf_sliding_every"]
     has_pattern = has_pattern or "attention.sliding_window_pattern" in keys
     conditions = {
         "unknown_gguf_type": scaling not in FACTS["gguf_types"],
         "unused_factor": scaling == "none" and positive_number(factor, 1) != 1,
+        # Which layers slide is then not known.
         "unknown_windows": "attention.sliding_window" in keys and not has_pattern,
+        # Keys typed for another architecture, which the sentence names; [] is no finding.
         "other_architecture": changes.foreign_keys(name),
     }
     near = did_you_mean(scaling, FACTS["gguf_types"])
@@ -478,6 +488,7 @@ def _context_findings(context: float, setting: Setting, before: Setting) -> list
     reach = reach_of(setting, before).tokens
     conditions = {
         "context_beyond": reach is not None and context > reach,
+        # Without YaRN --yarn-orig-ctx does nothing, which _flag_findings says.
         "original_beyond": rope.kind == "yarn" and rope.original > before.trained,
     }
     values = {"asked": context, "reach": reach}

@@ -115,8 +115,9 @@ def _window_keys(setting: Setting, architecture: str, layers: int) -> dict:
     """Keys of sliding layers. Raises CannotExpress where they turn otherwise than full ones, and
     llama.cpp's way with them is not known.
     """
+    # Of other architectures it is not known which of their layers llama.cpp lets slide.
     has_pattern = architecture in FACTS["gguf_sliding_every"]
-    apart = architecture in FACTS["gguf_apart"]
+    sliding_is_unscaled = architecture in FACTS["gguf_apart"]  # a base of their own alone
     keys = {}
     for kind in setting.kinds:
         if not kind.window:
@@ -133,9 +134,9 @@ def _window_keys(setting: Setting, architecture: str, layers: int) -> dict:
     by_sliding = {kind.name.startswith(SLIDING): kind.rope for kind in setting.turning}
     if len(by_sliding) > 1:
         full, sliding = by_sliding[False], by_sliding[True]
-        if apart and sliding.kind != "default":
+        if sliding_is_unscaled and sliding.kind != "default":
             raise CannotExpress("its sliding layers have no scaling in this family")
-        if not apart and sliding != replace(full, base=sliding.base):
+        if not sliding_is_unscaled and sliding != replace(full, base=sliding.base):
             raise CannotExpress("its sliding layers have the scaling of the others in this family")
     return keys
 
@@ -222,17 +223,22 @@ def _converted_rope(rope: Rope, architecture: str) -> Rope:
 
 
 def _converted_factors(rope: Rope, architecture: str) -> dict:
-    """Fields of `rope` that change in the converter's file, whose factors of YaRN are those of the
-    type alone, or of mscale_all_dim, in families for which the converter writes it.
+    """Fields of `rope` that change in the converter's file: its factors of YaRN are those that the
+    type itself gives, or mscale_all_dim in families for which the converter writes it.
+
+    `amplitude` is on cos and sin, `sharper` on all logits of latent attention, turned or not.
     """
     usual = usual_amplitude(rope)
+    # Other than latent attention, of which llama.cpp multiplies all logits.
     if not rope.unturned_beside or architecture not in FACTS["gguf_latent"]:
         if llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
             return {}  # the file has mscale_all_dim, and so the same factors
         return {"amplitude": usual}
     root = math.sqrt(rope.sharper)  # the factor of mscale_all_dim
-    # Without mscale_all_dim llama.cpp multiplies all logits by its factor on cos and sin, too.
-    if root == 1 or not llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY):
+    has_mscale_all_dim = root != 1 and llama_cpp_reads(architecture, LOG_MULTIPLIER_KEY)
+    # llama.cpp multiplies all logits by (amplitude * root)^2, without the key by amplitude^2. Those
+    # of the turned channels have amplitude^2 of cos and sin besides.
+    if not has_mscale_all_dim:
         return {"amplitude": usual, "sharper": usual**2}
     if architecture == "deepseek2":  # whose factor on cos and sin is 1 with the key; sharper stays
         return {"amplitude": 1.0}

@@ -69,7 +69,8 @@ def served_findings(
 def _length_engine_derives(changes: Changes, config: dict, setting: Setting) -> float:
     """Tokens that vLLM 0.33.0 or SGLang derives from a config.json.
 
-    The factor of linear multiplies them, that of YaRN does not."""
+    They multiply the stated length by a scaling's factor, as of linear, but not beside an original
+    length, as of YaRN: there it is multiplied already."""
     kind = setting.turning[0]
     if changes.reader == SGLANG:
         states_scaled_length = "original_max_position_embeddings" in kind.mapping
@@ -78,8 +79,10 @@ def _length_engine_derives(changes: Changes, config: dict, setting: Setting) -> 
         states_scaled_length = kind.rope.kind in TYPES_WITH_ORIGINAL or setting.family.startswith(
             "gemma3"
         )
+    # SGLang leaves llama3 out by its name, too.
     multiplies = not states_scaled_length and kind.rope.kind not in ("default", "llama3")
     factor = kind.rope.factor if multiplies else 1
+    # A stated model_max_length is `longest` itself, and a factor below 1 does not lower it.
     return max(setting.longest * factor, positive_number(config.get("model_max_length"), 0))
 
 

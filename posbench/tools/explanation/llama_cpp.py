@@ -239,9 +239,11 @@ def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
     # The kernel multiplies by the factor of these layers; the context has divided by its own.
     amplitude *= (1 + 0.1 * math.log(rope.factor)) / (1 + 0.1 * math.log(context_factor))
     sharper = 1.0
+    # Latent attention: llama.cpp's kq_scale multiplies the logits of all channels, turned or not,
+    # by the square of both factors, as DeepSeek's mscale_all_dim does.
     if rope.unturned_beside:
-        on_all = 1 + 0.1 * multiplier * math.log(rope.factor)
-        sharper = (amplitude * _attn_factor_of_file(model) * on_all) ** 2
+        mscale_factor = 1 + 0.1 * multiplier * math.log(rope.factor)
+        sharper = (amplitude * _attn_factor_of_file(model) * mscale_factor) ** 2
     return replace(
         rope,
         kind="yarn",

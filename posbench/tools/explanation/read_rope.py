@@ -159,11 +159,13 @@ def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     mscale = 1.0  # their default; 0 or less gives no amplitude
     if mapping.get("mscale") is not None:
         mscale = positive_number(mapping["mscale"], 0.0)
+    # Without mscale_all_dim this is 1.
     on_all = yarn_amplitude(rope.factor, positive_number(mapping.get("mscale_all_dim"), 0.0))
     sharper = on_all**2
     if reader == VLLM and positive_number(mapping.get("attention_factor")) == 1:
         sharper = 1.0  # vLLM then takes its class deepseek_llama_scaling, without that factor
     amplitude = yarn_amplitude(rope.factor, mscale) / on_all
+    # These classes always round the bounds of YaRN's ramp: they read no `truncate`.
     return replace(rope, truncate=True, amplitude=amplitude, sharper=sharper)
 
 

@@ -291,21 +291,23 @@ def _mscale_keys(rope: Rope, tool: str) -> dict:
     """mscale and mscale_all_dim of YaRN in latent attention, from the two factors that they give;
     {} where the tool's defaults give them.
     """
-    slope = 0.1 * math.log(rope.factor)  # an mscale gives the factor 1 + slope * mscale
-    root = math.sqrt(rope.sharper)
+    # An mscale gives the factor 1 + slope * mscale, with YaRN's 0.1. On all logits that of
+    # mscale_all_dim is squared; `amplitude` is that of mscale divided by that of mscale_all_dim.
+    slope = 0.1 * math.log(rope.factor)
+    root = math.sqrt(rope.sharper)  # the factor of mscale_all_dim
     if slope <= 0:
         if rope.amplitude == rope.sharper == 1:
             return {}
         raise CannotExpress("YaRN with factor 1 has no factor on logits")
-    on_turning = _without_rounding_error((rope.amplitude * root - 1) / slope)
-    on_all = _without_rounding_error((root - 1) / slope)
-    if on_all < 0 or on_turning < 0:
+    mscale = _without_rounding_error((rope.amplitude * root - 1) / slope)
+    mscale_all_dim = _without_rounding_error((root - 1) / slope)
+    if mscale_all_dim < 0 or mscale < 0:
         raise CannotExpress("mscale and mscale_all_dim give no factor below 1")
-    if tool == HF and not on_turning:  # transformers takes an mscale of 0 as none
-        return {"attention_factor": rope.amplitude, "mscale_all_dim": on_all}
-    if tool != HF and (on_turning, on_all) == (1, 0):  # the defaults
+    if tool == HF and not mscale:  # transformers takes an mscale of 0 as none
+        return {"attention_factor": rope.amplitude, "mscale_all_dim": mscale_all_dim}
+    if tool != HF and (mscale, mscale_all_dim) == (1, 0):  # the defaults
         return {}
-    return {"mscale": on_turning, "mscale_all_dim": on_all}
+    return {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
 
 
 def _without_rounding_error(value: float) -> float:

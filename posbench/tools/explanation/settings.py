@@ -139,6 +139,7 @@ def _layer_types(config: dict, family: str) -> list[str]:
     if fact_of_family(family, "full_unturned") and SLIDING in kinds:
         # Full layers have no RoPE beside sliding ones.
         with_rope = [kind != FULL for kind in kinds]
+    # no_rope_layers may list more layers than there are kinds for.
     for layer, turns in enumerate(with_rope[: len(kinds)]):
         if not turns:
             kinds[layer] += ", no RoPE"
@@ -223,7 +224,8 @@ def standard_mapping(config: dict, family: str, kind: str) -> dict | None:
         mapping["rope_type"] = "longrope"
     if rope_type == "mrope" and "mrope_section" in mapping:
         mapping["rope_type"] = "default"  # mrope: the name that Qwen2-VL gave to image positions
-    # transformers takes this key before the same one in the mapping.
+    # transformers takes this key before the same one in a mapping of all layers. For mappings by
+    # kind it does not read the key.
     original = config.get("original_max_position_embeddings")
     if original is not None and not apart:
         mapping["original_max_position_embeddings"] = original

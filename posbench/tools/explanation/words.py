@@ -172,6 +172,7 @@ def _has_usual_amplitude(rope: Rope) -> bool:
 
 def _extension_arguments(rope: Rope) -> dict[str, object]:
     """Arguments of posbench's extension for a scaling."""
+    # Its base follows the length of each text, and cos and sin have no factor.
     if rope.kind == "dynamic":
         return {"factor": rope.factor}
     arguments: dict[str, object] = {}
@@ -183,7 +184,7 @@ def _extension_arguments(rope: Rope) -> dict[str, object]:
         arguments = {"alpha": rope.low, "beta": rope.high}
     elif rope.kind == "longrope":
         arguments = {"factors": list(rope.long), "short_factors": list(rope.short)}
-    if not _has_usual_amplitude(rope):  # then it is 1: others were refused
+    if not _has_usual_amplitude(rope):  # then it is 1: _check_extension refused others
         arguments["temperature"] = False
     target_len = int_if_whole(rope.factor * rope.original)
     return {**arguments, "mode": "fixed", "target_len": target_len}
