@@ -180,7 +180,8 @@ def compare_lines(
     if correction == "holm":
         rows = _with_holm_p(rows)
     reference_verdict = BEST if against is None else REFERENCE
-    judged = [_with_verdict(row, measure == ACCURACY, reference_verdict) for row in rows]
+    higher_is_better = measure == ACCURACY  # all other measures are of losses
+    judged = [_with_verdict(row, higher_is_better, reference_verdict) for row in rows]
     return Comparison(section, length, measure, correction, judged, common, n_corrected, absent)
 
 

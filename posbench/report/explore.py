@@ -191,7 +191,9 @@ class SumTable:
         self.entries.append(
             [self._number_of_set(evaluation, losses), self.size // BYTES_OF_DOCUMENT]
         )
+        # Totals are [seeds, documents], and an evaluation is of one seed.
         self.nll.append(losses.totals[0].astype("<f4"))
+        # 16 bits: a document is taken to have fewer than 65,536 right targets.
         self.correct.append(correct.totals[0].astype("<u2"))
         self.size += size
         return len(self.entries) - 1

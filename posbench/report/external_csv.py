@@ -207,6 +207,7 @@ def with_stated_intervals(
 def _setting_words(row: dict) -> str:
     """Setting of a row in words; its targets and units in front, since a CSV may say no more."""
     units = f"{row['n_units']} {row['sem_unit']}s, {row['dtype']}"
+    # A row by position counts the targets of its own bin, and these words are of all bins.
     counts = units if row["position"] else f"{row['n_targets']} targets in {units}"
     setting = row.get(SETTING)
     if setting and setting.startswith(counts):

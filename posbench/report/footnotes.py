@@ -90,6 +90,7 @@ def _answer_loss_words(section: Sequence[Score]) -> str:
     are strata.
     """
     mean = "-ln p: the mean over answers"
+    # depth None: over all depths, as one score of every task and length is.
     if all(score.half_width is None for score in section if score.depth is None):
         return f"{mean}; no interval, since one text of a kind does not show how texts differ"
     interval = f"{mean}; +- half of its 95 % interval over the same units, Student's t for one seed"

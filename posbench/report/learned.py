@@ -63,8 +63,8 @@ class Learned:
         """Share of right answers by which the training of a row has learned its task: the largest
         of its own and its ancestors'.
 
-        None if it is unknown: nobody was asked inside a window, or the parent was not, and the
-        fine-tuned training has not LEAST_LEARNED_SHARE."""
+        None if it is unknown: none of these was asked inside its window, or the model before any
+        fine-tuning was not, and the others have not LEAST_LEARNED_SHARE."""
         run_id, *setting = evaluation.key
         task = task_that_shows_learning(row["task"])
         # None: without an extension, which shows what the training learned; only where that was
@@ -78,11 +78,11 @@ class Learned:
         ]
         shares = [share for share in (of_run, *of_ancestors) if share is not None]
         # The last ancestor is the model before any fine-tuning.
-        parent_unasked = bool(of_ancestors) and of_ancestors[-1] is None
+        first_unasked = bool(of_ancestors) and of_ancestors[-1] is None
         if not shares:
             return None
         largest = max(shares)
-        return None if parent_unasked and largest < LEAST_LEARNED_SHARE else largest
+        return None if first_unasked and largest < LEAST_LEARNED_SHARE else largest
 
     def _ancestors(self, run_id: str) -> list[str]:
         """Ids of the parent, its parent and so on, as far as they are known."""
@@ -112,5 +112,6 @@ def _is_parent_itself(label: Labels, row: dict, config: Mapping[str, object]) ->
         same_methods
         and unscaled
         and config.get(STEPS_KEY) == 0
-        and isinstance(config.get(PARENT_WINDOW_KEY), int)  # older and damaged files lack it
+        # Its answers count inside the parent's window, which older and damaged files lack.
+        and isinstance(config.get(PARENT_WINDOW_KEY), int)
     )

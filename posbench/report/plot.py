@@ -240,6 +240,7 @@ def _without_first_positions(
     """Rows but those of the first positions, which would flatten the rest, unless xlim is given."""
     if drawn.x != "position" or options.xlim != (None, None):
         return table
+    # The length of a point by position is its position. Where all are early, all are drawn.
     late = [EARLY_DIVISOR * point.length >= point.train_len for point in table.point]
     return table[late] if any(late) else table
 
@@ -349,7 +350,8 @@ def selected_rows(
 ) -> "pandas.DataFrame":
     """Rows of the lines that are named, in the order of the names.
 
-    A name is A|B|C for encoding, extension and scale; parts that it leaves out are any.
+    A name is A|B|C for encoding, extension and scale; parts that it leaves out are any. Raises
+    ConfigError for a name that no line has.
     """
     import pandas
 
@@ -361,6 +363,7 @@ def selected_rows(
         rows = table[_matching_rows(table, name)]
         if rows.empty:
             keys = dict.fromkeys(zip(*(table[column] for column in METHOD_COLUMNS), strict=True))
+            # raises, since a name among these has rows
             checked_choice(
                 "lines", name, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys]
             )

@@ -106,6 +106,7 @@ def _colours(cells: Cells) -> Colours:
     )
     # No wider than to where a loss counts as broken, and no narrower than the linear part.
     edge = min(BROKEN_FROM, max(LINEAR_UP_TO, sizes[(len(sizes) - 1) * 95 // 100]))
+    # The linear part takes as much of the colours as 1.3 decades on either side of zero.
     norm = SymLogNorm(LINEAR_UP_TO, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     return Colours(
         edge,
@@ -226,7 +227,8 @@ def _in_few_digits(difference: float) -> str:
 def methods_best_first(cells: Cells) -> list[tuple]:
     """Methods by encoding in the given order, and within an encoding the best first.
 
-    That is by mean difference beyond the training length, or at all lengths where none is beyond.
+    That is by mean difference beyond the training length, or at all lengths where none is beyond;
+    a method that lacks one of these differences comes last in its encoding.
     """
     encodings = list(dict.fromkeys(method[0] for method in cells))
 
@@ -234,6 +236,7 @@ def methods_best_first(cells: Cells) -> list[tuple]:
         points = list(cells[method].values())
         beyond = [point for point in points if point.length > point.train_len] or points
         differences = [point.difference for point in beyond]
+        # None: the loss is not finite, or has no floor. Means over fewer lengths would not compare.
         if None in differences:
             return math.inf
         return sum(differences) / len(differences)

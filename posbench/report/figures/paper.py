@@ -155,10 +155,14 @@ def draw_at_size(
             footnote,
             **style,
         )
-    figure.texts[0].set(
-        position=(4 / across, 1 - 3 / (72 * figure.get_figheight())),
-        fontsize=13 if layout.columns * layout.width > 200 else 11,
-    )  # the title
+    # `Frame` puts the title into the very corner, and other figures get a margin when they are
+    # saved. A figure of a given size gets none: its title stands 4 points from the left, 3 from
+    # the top.
+    figure_title = figure.texts[0]
+    figure_title.set_position((4 / across, 1 - 3 / (72 * figure.get_figheight())))
+    # A line of a title has up to 30 letters even in a narrow figure, too many for size 13.
+    is_narrow = layout.columns * layout.width <= 200  # points of the panels
+    figure_title.set_fontsize(11 if is_narrow else 13)
     return figure
 
 
@@ -284,7 +288,7 @@ def _set_up_y(axes, spec: AxesSpec) -> None:
     """Set up the y axis: scale, ends, ticks, and a line at the reference level."""
     bottom, top = spec.ylim
     if spec.both_signs and "y" in spec.log:
-        set_up_floor_y(axes, bottom, top)
+        set_up_floor_y(axes, bottom, top)  # draws the line, at zero
         axes.set_ylim(bottom, top)  # before ticks are chosen by their distances
         places = _ticks_that_do_not_touch(axes, axes.get_yticks())
     else:
@@ -409,6 +413,7 @@ def _x_ticks(
         texts = []  # (middle, half of the width)
         for place in chosen:
             middle = wide * math.log2(place / low) / math.log2(high / low)
+            # 2 points: half of the least gap between two texts
             texts.append((middle, text_width(text(place), FONT_SIZE) / 2 + 2))
         if all(
             after - before >= half_before + half_after

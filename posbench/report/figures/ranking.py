@@ -129,7 +129,7 @@ def _draw_panel(axes, panel: Panel, names: Sequence[str], limits: tuple[float, f
     axes.grid(axis="y", visible=False)
     words = panel.scale.difference_words
     if panel.scale.measure == ACCURACY:
-        words = panel.scale.words
+        words = panel.scale.words  # "of the answers" alone would not say of what
     against = panel.comparison.reference.line.name
     axes.set_xlabel(
         f"{words}, {'over' if panel.scale.is_ratio else 'minus'} {against}", fontsize=FONT_SIZE

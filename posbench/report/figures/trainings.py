@@ -413,7 +413,9 @@ def frontier_figure(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     else:
         of_bars = bars_line(shown, "nll", bars)
     caption.append(joined_sentences(scales_line(LOG, LINEAR), of_bars))
-    return draw_panels(title, [[Panel(heading, lines, set_up_axes)]], caption, wide=320)
+    panel = Panel(heading, lines, set_up_axes)
+    # wider than usual, in points, as the longer heading is
+    return draw_panels(title, [[panel]], caption, wide=320)
 
 
 def _difference_bars_line(points: Sequence[CurvePoint], bars: str) -> str:
@@ -504,6 +506,7 @@ def at_common_length(points: list[CurvePoint]) -> AtLength:
     longest such length counts. 0, without points, if there is none.
     """
     best = AtLength(0, {})
+    # The length of a point with a window is a position in it, not that of a text.
     measured = [
         point
         for point in trained_from_scratch(points)
@@ -572,7 +575,10 @@ def accuracy_steps_figure(section: list[Score], title: str, bars: str = INTERVAL
 
 
 def fine_tuned_by_steps(records: Sequence[Record]) -> list[Record]:
-    """Records of the methods that were fine-tuned by several numbers of steps."""
+    """Records of the methods that were fine-tuned by several numbers of steps, but for those of a
+    CSV beside other results.
+    """
+    # A source, the CSV's name, is no part of method_of: its records would join the lines of others.
     children = [
         record
         for record in records

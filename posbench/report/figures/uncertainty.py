@@ -225,11 +225,12 @@ def units_with_numbers(over: str, records: Sequence[SectionKey]) -> str:
 
     "seeds x documents" gives "3 to 5 seeds crossed with 291 documents"."""
     seeds = f"{range_text(record.n_seeds for record in records)} seeds"
-    is_task = isinstance(records[0], Score)
-    n_units = [record.n_texts if is_task else record.n_units for record in records]
-    units = range_text(n_units) if None not in n_units else ""
     if over == "seeds":
         return f"{seeds} alone"
+    is_task = isinstance(records[0], Score)
+    n_units = [record.n_texts if is_task else record.n_units for record in records]
+    # None: of somebody else's CSV, which does not state their number.
+    units = range_text(n_units) if None not in n_units else ""
     if over.startswith("seeds x "):
         return f"{seeds} crossed with {units} {over.removeprefix('seeds x ')}"
     if over == SEEDS_ALIKE:

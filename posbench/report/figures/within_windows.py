@@ -250,6 +250,7 @@ def _position_panel(
         powers_of_two = {length for length in lengths if length & (length - 1) == 0}
         label = f"position in a window of {curve[0].window} tokens"
         set_up_octaves_x(axes, tick_lengths(powers_of_two or lengths), train_len, label)
+        # Marks stand in the middles of bins, ticks at their ends, which are the lengths.
         left = min(middles[length] for length in lengths) / 1.1
         right = max(*lengths, train_len) * 1.02
         axes.set(xlim=(left, right), ylim=(column.edges.low, column.edges.high))

@@ -335,8 +335,8 @@ def _tables_of_corpus(lines: list[Line]) -> list[str]:
 
 
 def _table_and_rest(lines: list[Line]) -> list[str]:
-    """Table of lines that hold beyond the training length: all that hold to the end, others up to
-    MOST_OTHER_LINES; and how many more there are.
+    """Table of ranked lines that hold beyond the training length: the first MOST_OTHER_LINES, and
+    of those behind them the ones that hold to the end; and how many more there are.
     """
     shown = [
         line for place, line in enumerate(lines) if place < MOST_OTHER_LINES or line.to_the_end

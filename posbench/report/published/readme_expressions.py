@@ -96,7 +96,7 @@ class Expression(NamedTuple):
             if word in WORDS:
                 words.append(word)
             else:
-                column = column or word  # the one that stands last
+                column = column or word  # of several the one that stands last counts
         key = " ".join(rest)
         return cls(_weighted_keys(key) if is_sum else [(1.0, key)], words, column, form)
 
