@@ -339,12 +339,9 @@ def _work_of_a_window(
         probing += WORK_OF_FAMILY.get(name.split("+")[0], 1.0)  # a scale beside it costs nothing
         if name in OVERSHOOTING_FAMILIES:  # read with a fixed factor too
             probing += 1
-    # The longest lists of factors at the target (`long_factors`): of a family that overshoots, and
-    # of one that does not. With fewer than KEPT_SCALED families that go on, their share counts.
-    reached = plan.target / plan.train_len
-    n_long = sum(factor >= reached for factor in plan.factors)
-    most = max(*USUAL_FACTORS, reached)
-    n_long += sum(reached <= factor <= most for factor in plan.factors)
+    # The longest lists of factors at the target: of a family that overshoots, and of one that does
+    # not. With fewer than KEPT_SCALED families that go on, their share counts.
+    n_long = sum(len(plan.long_factors(family)) for family in ("ntk", "yarn"))
     at_target = (n_scaled / KEPT_SCALED * n_long + WORK_OF_OWN * n_own) * forward(plan.target)
     as_it_is = 1  # the model without a setting
     at_short = (as_it_is + n_scaled * len(plan.factors) + n_own) * short_texts
