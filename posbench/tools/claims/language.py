@@ -28,6 +28,8 @@ MEASURES = {
 }
 BOTH_VERDICTS = "both"
 GATES = (BOTH_VERDICTS, "confirmed", "none")  # verdicts that need trainings which learned
+# keys of an endpoint with same_as: its cells, seeds and gate are those of another
+KEYS_BESIDE_SAME_AS = {"same_as", "name", "confirm", "refute"}
 
 
 @dataclass(frozen=True)
@@ -236,12 +238,8 @@ def _claim(
         _one_line(rule),
         stage,
         experiments=tuple(_as_list(experiment)),
-        primary=tuple(
-            _call_with_keys(_endpoint, keys, seeds, windows) for keys in _as_list(primary)
-        ),
-        secondary=tuple(
-            _call_with_keys(_endpoint, keys, seeds, windows) for keys in _as_list(secondary)
-        ),
+        primary=tuple(_endpoint_of_keys(keys, seeds, windows) for keys in _as_list(primary)),
+        secondary=tuple(_endpoint_of_keys(keys, seeds, windows) for keys in _as_list(secondary)),
         test=test,
         shows=shows,
     )
@@ -299,6 +297,20 @@ def _as_list(value: object) -> list:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def _endpoint_of_keys(keys: Mapping, seeds: list | None, windows: int | None) -> Endpoint:
+    """Endpoint of the keys of a yaml; `seeds` and `windows` are those of its claim.
+
+    Raises ConfigError for what the language has not, and for keys that `same_as` brings."""
+    if keys.get("same_as"):
+        unread = sorted(set(keys) - KEYS_BESIDE_SAME_AS)
+        if unread:
+            raise ConfigError(
+                f"same_as: {keys['same_as']} brings all but the name and the rules of an endpoint:"
+                f" leave out {', '.join(unread)}"
+            )
+    return _call_with_keys(_endpoint, keys, seeds, windows)
+
+
 def _endpoint(
     seeds_of_claim: list | None,
     windows_of_claim: int | None,
@@ -321,15 +333,6 @@ def _endpoint(
     confirm_rule = None if confirm is None else Rule.parse(confirm)
     refute_rule = None if refute is None else Rule.parse(refute)
     if same_as:
-        keys = {"of": of, "minus": minus, "against": against, "at": at, "margin": margin}
-        keys |= {"seeds": seeds, "measure": measure, "gate": gate}
-        usual = {"measure": "rise", "gate": BOTH_VERDICTS}
-        unread = [key for key, value in keys.items() if value not in (None, usual.get(key))]
-        if unread:
-            raise ConfigError(
-                f"same_as: {same_as} brings all but the name and the rules of an endpoint: leave"
-                f" out {', '.join(unread)}"
-            )
         return Endpoint(
             str(name),
             measure="rise",  # as the cells, replaced by that of the other endpoint
