@@ -318,7 +318,7 @@ class AsTrained(Encoding):
         if trait is Trait.SPECTRUM and self.spectrum() is not None:
             return "has rotary frequencies that depend on the text's length already"
         if trait is Trait.SPECTRUM:  # no layer turns on which an extension would act
-            return f"has {positions} and no rotary positions"
+            return f"has {positions}, but no rotary layer on which an extension acts"
         if trait is Trait.RELATIVE:
             return f"has {positions}, not ones that score by distance alone"
         return None

@@ -199,12 +199,12 @@ class Scorer:
             spent["peak_mib"] = max(spent["peak_mib"], self.partial.peak_mib)
 
     def max_distance(self, plan: Plan) -> float | None:
-        """Largest coordinate distance between a query and a key it sees; None for an encoding
-        without traits.
+        """Largest coordinate distance between a query and a key it sees; None if no layer that
+        attends has an encoding with traits.
         """
         attending = [layer for layer in plan.layers if not layer.encoding.mixes]
-        # Of an encoding such as none positions mean nothing.
-        if not attending or not attending[0].encoding.traits:
+        # Where all encodings are such as none, positions mean nothing.
+        if not any(layer.encoding.traits for layer in attending):
             return None
         distances = []
         for layer in attending:

@@ -71,6 +71,7 @@ SCRIPTS = (
 LINE_WIDTH = 1.6  # of a line, the unit of DASHES
 # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
 MOST_SUMS_BYTES = 6_000_000
+MOST_RIGHT_TARGETS = 65_535  # of a document: the page stores them in 16 bits
 MOST_POINTS = 20_000  # that a browser draws without a wait
 VALUE_COLUMNS = (
     "n_seeds", "n_targets", "n_units", "n_texts", "over", "nll", "bpb", "accuracy", "floor",
@@ -178,11 +179,13 @@ class SumTable:
         return self.numbers[key]
 
     def _new_entry(self, evaluation: Evaluation, row: dict) -> int:
-        """Number of the entry that is added for a row, -1 without sums or room."""
+        """Number of the entry that is added for a row, -1 without sums that the page can hold."""
         losses = evaluation.sampled_sums(row, "nll")
         correct = evaluation.sampled_sums(row, "correct")
         # The page computes losses from sums, which a row that is no mean of them would contradict.
         if losses is None or correct is None or not is_mean(losses, row):
+            return -1
+        if correct.totals[0].max() > MOST_RIGHT_TARGETS:
             return -1
         size = BYTES_OF_DOCUMENT * len(losses.counts)
         if self.size + size > MOST_SUMS_BYTES:
@@ -193,7 +196,6 @@ class SumTable:
         )
         # Totals are [seeds, documents], and an evaluation is of one seed.
         self.nll.append(losses.totals[0].astype("<f4"))
-        # 16 bits: a document is taken to have fewer than 65,536 right targets.
         self.correct.append(correct.totals[0].astype("<u2"))
         self.size += size
         return len(self.entries) - 1

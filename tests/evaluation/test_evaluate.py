@@ -12,6 +12,7 @@ from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
+from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer as scorer_module
 from posbench.evaluation.protocol import mean_row, unscored_arrays
@@ -235,6 +236,20 @@ def test_the_largest_distance_is_the_extensions():
     assert (
         FixedTargets(evaluation(RecomputeWindow())).run(64)[0][0]["max_distance"] == TRAIN_LEN - 1
     )
+
+
+@pytest.mark.parametrize("period", [1, 2, 4])
+def test_a_distance_is_known_where_any_layer_has_positions(period):
+    rope = {"_target_": "posbench.encodings.rope.Rope"}
+    none = {"_target_": "posbench.encodings.none.NoEncoding"}
+    known = Hybrid(small_shape(n_layer=4), none, rope, period=period)
+    unknown = Hybrid(small_shape(n_layer=4), none, none, period=period)
+    scorer = evaluation()
+    plans = [
+        make_plan(encoding, NoExtension(), LogN(small_shape()), length=64)
+        for encoding in (known, unknown)
+    ]
+    assert [scorer.max_distance(plan) for plan in plans] == [63, None]
 
 
 WINDOW, TARGETS, BLOCK = 32, 7, 3  # of blocks of targets that share one text of recompute_window

@@ -24,6 +24,7 @@ from posbench.config.compose import Composer, hydra_form, resolved_values
 from posbench.config.defaults import resolved_config
 from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import MOST_SUMS_BYTES, TEMPLATES, explore_page, page_content
+from posbench.report.published.reproduction import _changed_words
 from posbench.report.records import SECTION_COLUMNS, section_values
 from posbench.report.report import collect_report
 from posbench.statistics.crossed import Sums, estimate, joined_seeds, joined_strata
@@ -295,6 +296,18 @@ def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monke
     assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith(
         "182 of 282 points are left out"
     )
+
+
+def test_sums_with_more_right_targets_than_the_page_can_store_are_left_out(headline, monkeypatch):
+    assert page_content("Headline", {"": headline[0]})["sums"]["entries"]
+    monkeypatch.setattr("posbench.report.explore.MOST_RIGHT_TARGETS", 0)
+    assert not page_content("Headline", {"": headline[0]})["sums"]["entries"]
+
+
+def test_null_is_a_word_where_the_yaml_has_a_value_but_not_in_a_setting():
+    assert _changed_words("encoding", {"window": None}, {"window": 32}) == ["encoding.window=null"]
+    assert _changed_words("encoding", {"window": None}, {"window": None}) == []
+    assert _changed_words("evaluate", {"windows": None}, {"windows": 256}) == []
 
 
 def test_folders_with_the_same_training_have_lines_of_their_own(tmp_path, capfd):

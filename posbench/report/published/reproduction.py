@@ -171,7 +171,8 @@ def _changed_words(
     """Words for values that differ from `usual`, the yaml of a group; with `usual_keys_only` none
     for keys that it lacks.
 
-    An absent key of FIELDS_ADDED_LATER means its default."""
+    An absent key of FIELDS_ADDED_LATER means its default. Null is a word where the yaml has a
+    value, but not in `evaluate`: a setting has None for what its protocol does not use."""
     usual_values = flatten(usual, f"{group}.")
     run_values = flatten(without_new_defaults(group, values), f"{group}.")
     for key, value in usual_values.items():
@@ -179,7 +180,9 @@ def _changed_words(
             run_values[key] = FIELDS_ADDED_LATER[key]
     words = []
     for key, value in run_values.items():
-        if value is None or value == usual_values.get(key):
+        if value == usual_values.get(key):
+            continue
+        if value is None and group == "evaluate":
             continue
         if key in UNTYPED_KEYS or key.endswith("_target_"):
             continue
