@@ -20,13 +20,14 @@ LINE_END_AND_FULL_STOP = (10, 46)  # as bytes
 
 
 def positions_and_segments(tokens_BT: Tensor, separators: list[int]) -> tuple[Tensor, Tensor]:
-    """Position of each token within its segment, and the number of its segment: int64 [B, T] each.
+    """Position of each token within its segment, which is about a sentence, and the number of its
+    segment: int64 [B, T] each.
 
     A separator is the last token of its segment."""
     ends_BT = torch.isin(tokens_BT, torch.tensor(separators, device=tokens_BT.device)).long()
     number_BT = ends_BT.cumsum(dim=1) - ends_BT
     index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-    # The first token of a text begins a segment too, hence the number below it in front.
+    # The first token of a text begins a segment too, so a smaller number is put in front of it.
     begins_BT = number_BT.diff(dim=1, prepend=number_BT[:, :1] - 1) > 0
     first_BT = torch.where(begins_BT, index_T, 0).cummax(dim=1).values
     return index_T - first_BT, number_BT

@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.peer_words import choice_meant
+from posbench.config.peer_words import choice_meant, normalized_word
 from posbench.config.typed_args import class_named
 from posbench.evaluation.protocol import Protocol
 
@@ -23,7 +23,8 @@ def protocol(name: str) -> type[Protocol]:
         names = protocol_names()
         meant = choice_meant("protocol", str(name), names)
         hint = did_you_mean(name, names, meant)
-        if meant == "accuracy":  # by a word such as passkey, which is a task here
+        # by a word such as passkey, which is a task here
+        if meant == "accuracy" and normalized_word(str(name)) != meant:
             hint = " (did you mean accuracy, with evaluate.tasks=[passkey]?)"
         raise ConfigError(
             f"evaluate.protocol={name} is unknown{hint}: choose from {', '.join(names)}."

@@ -113,11 +113,11 @@ def base_findings(setting: Setting, before: Setting) -> list[Finding]:
         about_base = finding(
             name,
             subject=f"{kind.name}: the base" if several else "The base",
-            own=rope_before.base,
+            base_before=rope_before.base,
             base=kind.rope.base,
             pairs=len(slower),
-            count=int(np.sum(slower < 1 - ROUNDING)),
-            slower=float(slower[-1]),
+            n_faster=int(np.sum(slower < 1 - ROUNDING)),
+            times_slower=float(slower[-1]),
         )
         findings.append(about_base)
     return findings

@@ -108,7 +108,9 @@ def _results_of_path(word: str, suggestions: Sequence[str] = ()) -> NamedResults
 
 
 def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
-    """{eval file: its lengths} of an experiment in results/runs."""
+    """{eval file: its lengths} of an experiment in results/runs, whether the files are there or
+    not.
+    """
     import hydra
 
     from posbench.config.compose import Composer, raw_configs_of_jobs
@@ -121,6 +123,7 @@ def lengths_of_experiment(name: str) -> dict[Path, Sequence[int]]:
     ):
         composer = Composer("report")
         configs = raw_configs_of_jobs(composer.values([word]), [word], composer)
+        # The second is a note on what dtype=auto was taken for.
         jobs, _ = plan_existing([check_config(config) for config in configs])
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 

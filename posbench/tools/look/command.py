@@ -207,8 +207,10 @@ class FirstLook:
         whole = 60 * self.raw["minutes"] * (1 - spare)
         return whole - (time.monotonic() - self.began) - self.loading_seconds - REPORT_SECONDS
 
-    def seconds_to_read(self, look: Look, slower: float = 1.0) -> Seconds:
-        """Estimated seconds of a text of a look, by extension; stored evaluations cost nothing."""
+    def seconds_by_method(self, look: Look, slower: float = 1.0) -> Seconds:
+        """Function of a method and a length: estimated seconds of reading a text, 0 if its
+        evaluation is stored.
+        """
         missing = self.methods_to_evaluate(replace(look, methods=(AS_IT_IS, *self.extensions)))
 
         def seconds(method: str, length: int) -> float:
@@ -255,7 +257,7 @@ class FirstLook:
     def with_fitting_extensions(self, look: Look, budget: float, slower: float = 1.0) -> Look:
         """A look with the extensions that fit."""
         names = self.extensions if look.length > self.train_len else ()
-        return look.and_extensions(names, self.seconds_to_read(look, slower), budget)
+        return look.and_extensions(names, self.seconds_by_method(look, slower), budget)
 
     def minutes_needed(self, look: Look) -> int:
         """minutes= with which a look fits."""
@@ -272,7 +274,7 @@ class FirstLook:
         lines += self._limit_lines(look)
         if not self.methods_to_evaluate(look):
             return [*lines, "everything is there already"]
-        reading = look.seconds(self.seconds_to_read(look))
+        reading = look.seconds(self.seconds_by_method(look))
         duration = duration_words(reading + self.loading_seconds + REPORT_SECONDS)
         of_it = f"{duration_words(reading)} of it reading"
         return [*lines, f"about {duration} ({of_it}), by {self.timing.basis}"]
@@ -307,7 +309,7 @@ class FirstLook:
         to_do = [name for name in look.methods if name in missing]
         if (
             len(to_do) > 1
-            and look.seconds(self.seconds_to_read(look)) > SHORT_SHARE * self.seconds_left()
+            and look.seconds(self.seconds_by_method(look)) > SHORT_SHARE * self.seconds_left()
         ):
             others = to_do[1:]
             look = replace(look, methods=tuple(m for m in look.methods if m not in others))
@@ -325,7 +327,7 @@ class FirstLook:
         self.loading_seconds = time.monotonic() - began - seconds
         slower = seconds / (look.n_texts * self.seconds_of_text(method, look.length))
         look = self.with_fitting_extensions(look, self.seconds_left(), slower)
-        to_go = look.seconds(self.seconds_to_read(look, slower)) + REPORT_SECONDS
+        to_go = look.seconds(self.seconds_by_method(look, slower)) + REPORT_SECONDS
         if self.methods_to_evaluate(look):  # another job will load the model again
             to_go += self.loading_seconds
         message = (
