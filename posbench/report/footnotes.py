@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from posbench.common.quantities import plural
 from posbench.evaluation.registry import find_protocol
-from posbench.report.learned import LEAST_LEARNED_SHARE
+from posbench.report.learned import LEAST_LEARNED_SHARE, task_that_shows_learning
 from posbench.report.records import (
     SEEDS_ALIKE,
     ContextPoint,
@@ -260,11 +260,14 @@ def unlearned_lines(section: Sequence[Score]) -> list[str]:
         else:
             continue
         names[reason].setdefault(score.task, {})[name] = None
-    return [
-        f"{reason}: {task}: {', '.join(of_task)}"
-        for reason, tasks in names.items()
-        for task, of_task in tasks.items()
-    ]
+    lines = []
+    for reason, tasks in names.items():
+        for task, of_task in tasks.items():
+            whole_task = task_that_shows_learning(task)
+            # The whole task decides about its parts: a line on it holds for them too.
+            if whole_task == task or tasks.get(whole_task) != of_task:
+                lines.append(f"{reason}: {task}: {', '.join(of_task)}")
+    return lines
 
 
 def doubling_interval_words(section: Sequence[ContextPoint]) -> str:

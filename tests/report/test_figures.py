@@ -11,9 +11,9 @@ from conftest import choices
 from labelled import labelled, method_of
 from matplotlib.patches import Rectangle
 
-from posbench.report.figures import differences, loss_curves
+from posbench.report.figures import accuracy, differences, loss_curves
 from posbench.report.figures.captions import curve_caption
-from posbench.report.figures.lines import Mark, spread_apart
+from posbench.report.figures.lines import Mark, Panel, spread_apart
 from posbench.report.figures.method_lines import lines_of_methods, marked_lines, panel_groups
 from posbench.report.figures.palette import (
     ENCODING_COLOURS,
@@ -515,3 +515,17 @@ def test_differences_of_any_size_have_several_ticks(value, ticks):
         [replace(drawn_point, change=None) for drawn_point in curve], "t"
     ).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ticks
+
+
+@pytest.mark.parametrize(
+    ("n_tasks", "n_panels", "in_rows"),
+    [(4, 1, [2, 2]), (3, 2, [2, 2, 2]), (2, 4, [4, 4]), (1, 6, [3, 3]), (2, 9, [3] * 6)],
+)
+def test_panels_of_a_task_stay_in_one_row_unless_it_is_too_wide(n_tasks, n_panels, in_rows):
+    panels_by_task = [
+        [Panel(f"{task} {number}", ()) for number in range(n_panels)] for task in range(n_tasks)
+    ]
+    rows = accuracy._rows_of_tasks(panels_by_task)
+    assert [len(row) for row in rows] == in_rows
+    titles = [panel.title for panel in itertools.chain(*rows)]
+    assert titles == [panel.title for panel in itertools.chain(*panels_by_task)]

@@ -3,6 +3,7 @@ left out of its own mean.
 """
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from conftest import CONFIGS
 from test_rows import VALUES
 
-from posbench.report.footnotes import PARENT_UNASKED
+from posbench.report.footnotes import PARENT_UNASKED, unlearned_lines
 from posbench.report.report import collect_report
 from posbench.runs.rows import eval_content, make_row, read_csv
 
@@ -132,6 +133,19 @@ def test_a_child_that_fails_counts_and_is_named_if_nobody_asked_its_parent(tmp_p
     assert f"{PARENT_UNASKED}: mqar: " in text
     sound, text = of_pi(paths[:1])
     assert sound.inside == pytest.approx(0.8) and PARENT_UNASKED not in text
+
+
+def test_a_line_on_a_task_that_was_not_learned_is_not_repeated_for_its_parts():
+    facts = SimpleNamespace(trained_in=False, tuned_from=None)
+    score = SimpleNamespace(
+        encoding="rope", extension="none", label_facts=facts, depth=None, inside=0.2, learned=False,
+        n_trained=1, n_seeds=0, task="mqar",
+    )  # fmt: skip
+    inside = SimpleNamespace(**{**vars(score), "task": "mqar inside 64"})
+    of_other = SimpleNamespace(**{**vars(score), "task": "mqar inside 64", "encoding": "alibi"})
+    assert unlearned_lines([score, inside]) == unlearned_lines([score])
+    assert len(unlearned_lines([inside])) == 1  # its whole task was not asked
+    assert len(unlearned_lines([score, inside, of_other])) == 2
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,8 @@ from posbench.report.scores import GUESS_WORDS
 HEADING_FONT = 8.4  # points of the name of a map
 CELL_WIDTH, ROW_HEIGHT = 34, 15  # points: width and height of a cell of a map
 WIDEST_ROW = 900  # points of a row of maps or panels
+# points of a row with panels of one task, which belong together; curve.svg becomes about as wide
+WIDEST_ROW_OF_A_TASK = 1350
 Cells = Mapping[tuple[int, int], Score]  # by row and length
 
 
@@ -67,22 +69,18 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
     scores = [score for score in section if score.depth is None]
     shown = panel_groups(scores)
     lengths = tick_lengths(score.length for score in section)
-    rows = []
+    set_up_axes = functools.partial(_set_up, lengths=lengths, train_len=section[0].train_len)
+    panels_by_task = []
     for task, of_task in grouped(scores, lambda score: score.task).items():
-        row = []
+        panels = []
         for group in shown:
-            set_up_axes = functools.partial(
-                _set_up, lengths=lengths, train_len=section[0].train_len, first=not row
-            )
             lines = _guess_lines(of_task) + _task_lines(group, task, scores, mark)
             others = [score for score in group.others if score.task == task]
             grey = [line.marks for line in marked_lines(others, mark)]
             heading = f"{task}: {group.heading}" if group.heading else task
-            row.append(Panel(heading, lines, set_up_axes, grey))
-        rows.append(row)
-    task_width = len(shown) * (PANEL_WIDTH + SPACE_BETWEEN) + sum(name_column_widths(rows))
-    tasks_in_row = max(1, int(WIDEST_ROW // task_width))
-    rows = [list(itertools.chain(*of_tasks)) for of_tasks in in_rows(rows, tasks_in_row)]
+            panels.append(Panel(heading, lines, set_up_axes, grey))
+        panels_by_task.append(panels)
+    rows = _rows_of_tasks(panels_by_task)
     asked, *unlearned = question_lines(section)
     of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
     return draw_panels(
@@ -90,17 +88,34 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
     )
 
 
+def _rows_of_tasks(panels_by_task: list[list[Panel]]) -> list[list[Panel]]:
+    """Rows of panels: several tasks beside each other where there is room, or a task in several
+    rows where it is too wide. The first panel of a task in a row has the label of the axis.
+    """
+    n_panels = len(panels_by_task[0])  # of each task
+    task_width = n_panels * (PANEL_WIDTH + SPACE_BETWEEN) + sum(name_column_widths(panels_by_task))
+    tasks_in_row = max(1, int(WIDEST_ROW // task_width))
+    rows_of_task = math.ceil(task_width / WIDEST_ROW_OF_A_TASK)
+    panels_in_row = math.ceil(n_panels / rows_of_task)
+    parts = []  # a task, or the part of one that fits a row
+    for panels in panels_by_task:
+        for first, *others in in_rows(panels, panels_in_row):
+            set_up_axes = functools.partial(first.set_up_axes, label="accuracy")
+            parts.append([replace(first, set_up_axes=set_up_axes), *others])
+    return [list(itertools.chain(*of_row)) for of_row in in_rows(parts, tasks_in_row)]
+
+
 def _mark(score: Score, bars: str) -> Mark | None:
     return mark_with_bar(score, score.length, "accuracy", bars) if score.shown else None
 
 
-def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
-    """Set up the axes of a panel, the `first` of its row or another."""
+def _set_up(axes, lengths: Sequence[int], train_len: int, label: str = "") -> None:
+    """Set up the axes of a panel, with a label of the vertical one."""
     set_up_octaves_x(axes, lengths, train_len, "length (tokens)")
     axes.set(
         xlim=(min(lengths) / 1.2, max(lengths) * 1.2),
         ylim=(-0.03, 1.04),  # around all shares
-        ylabel="accuracy" if first else "",
+        ylabel=label,
     )
 
 
