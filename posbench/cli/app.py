@@ -178,7 +178,7 @@ def _execute(command: Command, composed: Composed) -> int | None:
 
             check_trained(cells, job.words, experiment)
         raw_configs.extend(cells)
-    _check_effects(command, raw_configs, names[0])
+    _refuse_words_without_effect(command, raw_configs, names[0])
     check_vocabulary(raw_configs, first.words)
     sweep = composed.sweep or "grid" in experiment
     if sweep:
@@ -187,7 +187,9 @@ def _execute(command: Command, composed: Composed) -> int | None:
     return command.function()(request)
 
 
-def _check_effects(command: Command, raw_configs: list[dict], name: str | None) -> None:
+def _refuse_words_without_effect(
+    command: Command, raw_configs: list[dict], name: str | None
+) -> None:
     """Raise ConfigError for a word of configs/run.yaml that has no effect on this command.
 
     `name` is that of the sweep, if it was typed."""

@@ -208,7 +208,7 @@ def known_tokenizer(raw_data: dict, cache_dir: Path | str) -> Tokenizer | None:
         return read_tokenizer(name, pretrained_json(choice))
     # as `prepare` names the folder of a corpus
     folder = Path(cache_dir) / content_key(raw_data, cache_dir)[:24]
-    if choice == "bytes" or folder.exists():  # bytes need no file of the folder
+    if choice == "bytes" or folder.exists():  # for bytes nothing is read from the folder
         return load_tokenizer(name, folder)
     return None
 

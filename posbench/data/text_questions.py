@@ -386,7 +386,8 @@ def draw_rivals(
     None where an answer has no rival.
 
     `texts` are (answers, values that stand in the text), with equally many answers each. K is the
-    most rivals of an answer, R the most tokens of a rival. Fewer rivals are the first of more.
+    most rivals of an answer, R the most tokens of a rival. With a smaller `most`, the rivals
+    are the first of those with a larger one.
     """
     rivals_of_answers = []
     for answers, values in texts:

@@ -75,7 +75,9 @@ def checked_separators(separators: list[int] | None) -> list[int]:
 
 
 def check_separators_of(tokenizer: str, separators: list[int]) -> None:
-    """Raise ConfigError for the separators of bytes with another tokenizer."""
+    """Raise ConfigError if the usual separators, which are bytes, are left for a tokenizer of
+    other tokens.
+    """
     # "": a tokenizer that nothing is known of
     if tokenizer not in ("bytes", "") and separators == list(LINE_END_AND_FULL_STOP):
         raise ConfigError(

@@ -388,10 +388,10 @@ class Protocol:
         """Blocks of consecutive targets that share a text: index of the last among all M targets,
         and number of targets, both [B].
 
-        context_NS holds the tokens before each target. It grows by at most one from a target to the
-        next, so no target of a block, whose text is that of its last one, gets more than its own. A
-        block is as large as allowed. It lies in one window, and ends where the context shrinks: the
-        shorter text of later targets would leave earlier ones less.
+        context_NS holds the tokens before each target. It grows by at most one from a target to
+        the next, so no target of a block, whose text is that of its last one, gets more tokens of
+        context than are its own. A block is as large as allowed. It lies in one window, and ends
+        where the context shrinks: the shorter text of later targets would leave earlier ones less.
         """
         size = self.block_size(self.evaluation.config, int(context_NS.max()))
         at_M = np.arange(context_NS.size)

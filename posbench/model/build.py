@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     """Device of process `rank` of `size`: a GPU for each, or the CPU for all.
 
-    `auto` is cuda if there is one. Raises ConfigError for a device that torch does not have, or has
-    fewer of than processes."""
+    `auto` is cuda if there is one. Raises ConfigError for a device that torch does not have, and
+    for more processes than GPUs."""
     convert("device", name, Device)  # raises for what is no device's name
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

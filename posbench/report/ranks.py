@@ -11,7 +11,7 @@ already (inside or outside of a window). A method that never learned a task has 
 The number depends on which methods are compared and on which lengths were read, and it has no
 interval: it sums up a table, and it tests nothing."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -58,8 +58,11 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
     if len(tasks) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
         return []
     reciprocal: dict[tuple, list[float]] = {method: [] for method in methods}
+    n_best = Counter()  # {method: cells in which no method is better}
     for cells in tasks:
         for ranks in _ranks_by_length(cells):
+            best_rank = min(ranks.values())
+            n_best.update(method for method, rank in ranks.items() if rank == best_rank)
             for method, rank in ranks.items():
                 reciprocal[method].append(1 / rank)
     lines = []
@@ -72,7 +75,7 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
             scale_attention,
             reciprocal_rank=fmean(values) if values else None,
             cells=len(values),
-            first=values.count(1),
+            first=n_best[method],
             tasks=len(of_method),
             unlearned=sum(_never_learned(scores) for scores in of_method),
         )

@@ -117,15 +117,12 @@ def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[s
 
 def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
     """A fault of a row in another number format than its setting has, if both are known."""
-    if evaluation.setting is None or row["dtype"] is None:
-        return
     dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none
+    if dtype is None or row["dtype"] is None:
+        return
     # Rows of an engine do not say in which format it computed.
     if row["dtype"] not in (dtype, ENGINE_DTYPE):
-        yield (
-            f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
-            f" {evaluation.setting.dtype}"
-        )
+        yield f"dtype of {row_name(row)} is {row['dtype']}, and in its setting {dtype}"
 
 
 def _columns_of_training(config: Mapping) -> dict[str, object]:

@@ -277,7 +277,7 @@ def plan_advice(
     families: Sequence[str],
     tolerance: float = 0.01,
 ) -> AdvicePlan:
-    """Plan for a model of a size.
+    """Plan for a model of a size. `budget` is in units of BUDGET_FLOP, `tolerance` in nats.
 
     Raises ConfigError for a target that is not beyond the training length.
     """
@@ -294,7 +294,7 @@ def plan_advice(
     # Doublings that lie between training and target; 2^40 is beyond any.
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
     reached = target / train_len
-    # With that of the target comes its double, for families that overshoot.
+    # Besides the factor of the target its double is tried, for families that overshoot.
     factors = {*USUAL_FACTORS, reached, 2 * reached}
     unsized = AdvicePlan(
         train_len=train_len,

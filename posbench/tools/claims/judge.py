@@ -270,6 +270,8 @@ def _judge_endpoint(
 ) -> Finding:
     """`finding` with numbers and verdict. Raises MissingEvaluation if an evaluation is not
     there.
+
+    An endpoint that names no seeds leaves out `later_seeds`, with which later stages decide.
     """
     common = _cells_of_common_seeds(endpoint, pool, later_seeds)
     check_same_targets(common.entries)
@@ -277,6 +279,8 @@ def _judge_endpoint(
     # Number of seeds from which on the interval is by analysis of variance: in stage one none.
     anova_from = ANOVA_FROM if finding.stage > 1 else math.inf
     terms: WeightedSums = []
+    # `judged` is the effect that the rules judge, and `comparison` has the documents and targets
+    # that are counted beside it.
     if endpoint.measure == "usable_length":
         (of_cell,) = common.cells  # `_check_measure` of the language lets it have no other
         usable = _usable_length(of_cell, pool, endpoint.margin, anova_from)
