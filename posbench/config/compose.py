@@ -279,7 +279,8 @@ class Composer:
         if not OmegaConf.is_dict(yaml.config):
             return None
         values = {group: OmegaConf.to_container(yaml.config)}
-        return with_choice_keys(values, {group: name})[group]  # as in values that Hydra composes
+        # A class of the user's gets its yaml's name, as in values that Hydra composes.
+        return with_choice_keys(values, {group: name})[group]
 
     def _compose_by_hydra(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""

@@ -108,7 +108,7 @@ def bits_per_byte(row: dict) -> float | None:
 
 def _typed_value(column: Column, value: Any) -> Any:
     """Value in the column's type, None for an empty one. Raises TypeError for another type."""
-    if hasattr(value, "item") and not isinstance(value, dict):
+    if hasattr(value, "item"):
         value = value.item()  # of numpy
     if value is None or value == "":
         return None

@@ -59,8 +59,8 @@ class Trainer:
     """State of a training: `step` steps are finished, and `advance` makes one more.
 
     Every process of `world` has one, calls the same methods in the same order, and gets the same
-    losses, gradients and weights. `steps_above_limit` counts consecutive steps with a loss above
-    `loss_limit` nats per token. It is saved with the state of a training. `losses_by_length`
+    losses, gradients and weights. `steps_above_loss_limit` counts consecutive steps with a loss
+    above `loss_limit` nats per token. It is saved with the state of a training. `losses_by_length`
     measures the model, in evaluation mode, at several lengths. Raises ConfigError if there are more
     processes than windows in a step."""
 
@@ -100,7 +100,7 @@ class Trainer:
         self.recent_steps: deque[FinishedStep] = deque(maxlen=config.log_every)
         # Loss that no training has after a while: ln V is that of a uniform guess.
         self.loss_limit = HOPELESS_FACTOR * math.log(corpus.vocab_size)
-        self.steps_above_limit = 0  # in a row
+        self.steps_above_loss_limit = 0  # in a row
         self.pending_step: LaunchedStep | None = None
         self.grad_norm: Tensor | float | None = None
         self.graphs = self._step_graphs()
@@ -258,7 +258,7 @@ class Trainer:
             "seconds": self.seconds,
             # plain tuples, since the state is read with weights_only
             "recent": [tuple(finished) for finished in self.recent_steps],
-            "above": self.steps_above_limit,
+            "above": self.steps_above_loss_limit,
             "grad_norm": self._grad_norm(),
         }
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
@@ -271,7 +271,7 @@ class Trainer:
         self.seconds = extra["seconds"]
         self.recent_steps.extend(FinishedStep(*values) for values in extra["recent"])
         # States of earlier versions have neither.
-        self.steps_above_limit = extra.get("above", 0)
+        self.steps_above_loss_limit = extra.get("above", 0)
         self.grad_norm = extra.get("grad_norm")
 
     def _loss(
@@ -352,8 +352,10 @@ class Trainer:
         self.seconds += seconds
         self.tokens += launched.tokens
         self._checked_finite(loss, "loss")
-        self.steps_above_limit = self.steps_above_limit + 1 if loss > self.loss_limit else 0
-        if self.steps_above_limit >= HOPELESS_STEPS:
+        self.steps_above_loss_limit = (
+            self.steps_above_loss_limit + 1 if loss > self.loss_limit else 0
+        )
+        if self.steps_above_loss_limit >= HOPELESS_STEPS:
             raise Diverged(
                 f"The loss is {loss:.3g} at step {self.step} and has been above"
                 f" {self.loss_limit:.3g} nats/token ({HOPELESS_FACTOR:g} times that of a model that"

@@ -210,7 +210,9 @@ def _distance_numbers(encoding: Encoding, view: LayerView) -> dict[str, float]:
 
 
 def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> dict[str, float]:
-    """Numbers of the frequencies at which pairs turn, before and after the extension."""
+    """Numbers of the frequencies by which the encoding turns, before and after the extension: it
+    may round, scale or fade those of its spectrum.
+    """
     before, after = view.turning_spectra
     numbers = {"share_full_turns": _share_full_turns(before, train_len)}
     if not torch.equal(before.freq_F, after.freq_F):
@@ -218,7 +220,8 @@ def _turning_numbers(extension: Extension, view: LayerView, train_len: int) -> d
     # Turns of the fastest pair in a training length.
     numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
     if isinstance(extension, NtkByParts):
-        # Its default follows from all pairs, also those that the encoding does not turn.
+        # Its default follows from the frequencies before the encoding changes them, as in the
+        # extension itself.
         numbers["beta"] = extension.turns_kept_from(view.spectrum_before.freq_F, train_len)
         numbers["beta_over_r_max"] = numbers["beta"] / numbers["r_max"]
     return numbers

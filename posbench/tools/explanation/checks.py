@@ -160,8 +160,9 @@ def _override_findings(description: dict, changes: Changes, setting: Setting) ->
     where = "vllm_length" if changes.reader == VLLM else "sglang_config"  # key of SOURCES
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in text_before]
     conditions = {
-        # The older flags of vLLM left keys beside the mapping where they stood.
-        "override_alone": by_engine
+        # Engines move rope_theta and partial_rotary_factor into the mapping, whose own win, so that
+        # one beside it does nothing. The older flags of vLLM still read the one beside it.
+        "override_beside_mapping": by_engine
         and not changes.has_older_flags
         and _keys_beside_mapping(keys, text_before),
         # Keys that stand beside the part for text, or in a part that this model does not have.
