@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from alterations import ALTERATIONS, edit_configs, edit_rows, scaled
 from conftest import CONFIGS
-from script_calls import call
 from synthetic import Built, write_run
 
 import posbench
@@ -123,23 +122,6 @@ def test_every_reader_notices(folder, name, listed, tmp_path, monkeypatch):
         with pytest.raises(RunError):
             reader()
     assert not list(tmp_path.glob("*.zip")) and not list(tmp_path.glob("*.html"))
-
-
-def test_commands_say_it_in_one_line(folder, tmp_path, capfd):
-    ALTERATIONS["rows: nll of a method"](folder)
-    for words in (
-        ["report", "runs=demo"],
-        ["plot", "./demo"],
-        ["explore", "./demo"],
-        ["claims", "runs=demo"],
-        ["bundle", "./demo", "check=true"],
-    ):
-        done = call(capfd, tmp_path, *words)
-        assert (
-            done.returncode == 1
-            and done.stderr.count("\n") == 1
-            and "rows.csv is not the file that hashes.json lists" in done.stderr
-        )
 
 
 def test_rows_are_not_read_past_the_list(folder):

@@ -1,6 +1,4 @@
-"""Pages are what their templates give, and a number that the results do not hold is refused with
-its place.
-"""
+"""Pages are what their templates give."""
 
 import csv
 import json
@@ -8,7 +6,6 @@ import re
 
 import pytest
 
-from posbench.common.errors import ConfigError
 from posbench.report.published import readme_numbers as page_numbers
 from posbench.report.published import readme_pages as pages
 
@@ -78,31 +75,6 @@ def results(tmp_path, monkeypatch):
 )
 def test_expressions(results, source, text, shown):
     assert page_numbers.filled_expression(source, text) == shown
-
-
-@pytest.mark.parametrize(
-    "expression, message",
-    [
-        ("{nowhere: rope @2x .2f}", "results/reported has no nowhere/curve.csv"),
-        ("{small: rope|pi @4x .2f}", "no lines fit"),
-        ("{small: rope|pi @1x,2x .2f}", "2 lines fit"),
-        ("{small: rope|pi @1x width .2f}", "Invalid literal for Fraction: '1x width'"),
-        ("{small: rope|pi @1x .2q}", "Unknown format code"),
-        ("{small: rope|pi @1x nll +- .2f}", "it has no interval"),
-        ("<!-- table: results/README.md 99 -->", "IndexError"),
-        ("<!-- table: results/reported/demo/table.md 1 -->", "no line that begins `| a |"),
-        ("{small like: rope|pi @1x .2f}", "like is not a comparison"),
-        ("{small: $what @1x .2f}", "KeyError('what')"),
-    ],
-)
-def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, message):
-    template = tmp_path / "small" / "README.template.md"
-    template.write_text(f"One.\n{expression}\n| a | b | c |\n<!-- end of table -->\n")
-    with pytest.raises(ConfigError) as refused:
-        pages.filled_page(template)
-    assert str(refused.value).startswith(
-        f"small/README.template.md, line 2: {expression}"
-    ) and message in str(refused.value)
 
 
 def test_a_sum_of_losses_of_several_protocols_is_that_of_its_rows():
