@@ -3,7 +3,6 @@ transformers builds and saves it.
 """
 
 import json
-from dataclasses import replace
 
 import hf_models
 import pytest
@@ -15,14 +14,9 @@ from spoils import PLACES, SMALL
 from test_train import make_corpus
 
 import posbench
-from posbench.common.errors import ConfigError
 from posbench.config.schema import TrainConfig
-from posbench.encodings.as_trained import AsTrained
-from posbench.encodings.none import NoEncoding
 from posbench.model.build import load_model
 from posbench.model.inplace.reader import Reader
-from posbench.position.geometry import Shape
-from posbench.position.interfaces import Layer
 from posbench.position.plan import training_plan_maker
 from posbench.position.trusted import trained_config
 from posbench.runs.directory import Run
@@ -43,7 +37,6 @@ LONG = [
     "finetune.lr=1e-3",
     "finetune.tokens_per_step=64",
 ]
-SHAPE = Shape(32, 1, 2, 2, 16)
 TUNED = [
     "finetune=longer",
     "finetune.lr=1e-2",
@@ -251,52 +244,3 @@ def test_gradients_are_those_of_transformers_own_loss():
         model.model.named_parameters(), original.parameters(), strict=True
     ):
         torch.testing.assert_close(ours.grad, other.grad, rtol=1e-3, atol=1e-6, msg=name)
-
-
-REFUSED = {
-    "positions of its own": (["finetune=pose", "extension=yarn"], "choose finetune=longer"),
-    "a factor on logits": (["finetune=head_scale"], "choose finetune=longer"),
-    "no set of frequencies": (
-        ["finetune=longer", "extension=rerope"],
-        "not a fixed set of frequencies",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_such_a_child_cannot_have_is_said_before_anything_is_made(world, capfd, name):
-    words, message = REFUSED[name]
-    done = call(capfd, world.root, "run", *checkpoint(world.root, "gpt_neox"), *words)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("words", [["extension=yarn"], []])
-def test_a_learned_table_has_neither_frequencies_nor_longer_texts(world, capfd, words):
-    done = call(
-        capfd,
-        world.root,
-        "run",
-        *checkpoint(world.root, "gpt2"),
-        *TUNED,
-        f"finetune.length={LONGER}",
-        *words,
-    )
-    assert (
-        done.returncode == 2
-        and ("no frequencies" if words else "has positions that") in done.stderr
-    )
-
-
-def test_frequencies_of_each_length_have_nothing_trained_in():
-    layer = AsTrained(SHAPE).layers()[0]
-    layer.encoding.traits &= ~layer.encoding.traits.SPECTRUM
-    with pytest.raises(ConfigError, match="frequencies depend on the length"):
-        AsTrained(SHAPE, measured=[layer], scaling=YARN, scaling_len=16)
-
-
-def test_an_extension_that_would_act_on_no_layer_is_refused():
-    unturned, local = Layer(NoEncoding(SHAPE)), AsTrained(SHAPE).layers()[0]
-    with pytest.raises(ConfigError, match="No layer with an extension"):
-        AsTrained(
-            SHAPE, measured=[unturned, replace(local, window=8)], scaling=YARN, scaling_len=16
-        )

@@ -9,7 +9,6 @@ import subprocess
 import pytest
 import script_calls
 import torch
-from conftest import node
 from hf_models import (
     TRAIN_LEN,
     VOCAB,
@@ -18,14 +17,13 @@ from hf_models import (
     checkpoint,
     exported,
     imported,
-    method,
     transformers,
 )
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import posbench
 from posbench.common import machine
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import RunError
 from posbench.common.machine import multiplies_bf16
 from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
@@ -87,222 +85,17 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     assert run_id(adopted(tmp_path / "b/Llama").as_dict(), "f") != run_id(first.as_dict(), "f")
 
 
-def scaled(kind: str, **parameters) -> dict:
-    return {
-        "rope_parameters": {
-            "rope_theta": 1e4,
-            "original_max_position_embeddings": 16,
-            "rope_type": kind,
-            **parameters,
-        }
-    }
-
-
-@pytest.mark.parametrize(
-    ("config", "changed", "message"),
-    [
-        ({"model_type": "xglm"}, {}, "type xglm, whose attention"),
-        (
-            {"model_type": "gpt_neox", "hidden_size": "32"},
-            {},
-            "hidden_size='32', where a whole number above 0 belongs",
-        ),
-        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
-        ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
-        ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
-        ({"hidden_size": None}, {}, "lacks hidden_size"),
-        ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not model.path"),
-        ({}, {"encoding": method("encoding", "rope", base=5e5)}, "encoding.base=500000.0"),
-        (
-            {},
-            {"encoding": method("encoding", "rope", layout="interleaved")},
-            "encoding.layout=interleaved",
-        ),
-        ({}, {"model": {"path": "/nowhere"}}, "/nowhere is not a folder with a config.json"),
-        ({}, {"model": {"path": ""}}, "add model.path=FOLDER, FILE.gguf or a name"),
-        ({}, {"encoding": method("encoding", "rope", window=5)}, "encoding.window=5"),
-        ({}, {"encoding": method("encoding", "rope", unturned=[0])}, "encoding.unturned="),
-        (
-            {},
-            {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}},
-            "train.scale_attention was not trained",
-        ),
-        ({"is_causal": False}, {}, "is_causal=False, so queries see later tokens"),
-        (
-            {"transformers_weights": "other.safetensors"},
-            {},
-            "transformers_weights=other.safetensors, which is not read",
-        ),
-        (scaled("mrope", factor=2.0), {}, "rope_type=mrope, and only default, linear"),
-        (scaled("llama3", factor=8.0), {}, "lacks low_freq_factor and high_freq_factor"),
-        (scaled("linear", factor=0.5), {}, "factor=0.5, not above 1"),
-        (
-            scaled("longrope", factor=1.0, long_factor=[2.0] * 4, short_factor=[1.0] * 4),
-            {},
-            "factor=1, not above 1",
-        ),
-        (scaled("yarn", factor=4.0, beta_slow=6.0), {}, "beta_slow=6.0, more turns"),
-        (
-            {
-                "model_type": "smollm3",
-                "no_rope_layers": [0, 1],
-                **scaled("proportional", partial_rotary_factor=0.5),
-            },
-            {},
-            "rope_type=proportional and layers without RoPE",
-        ),
-    ],
-    ids=str,
-)
-def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed, message):
-    path = checkpoint(tmp_path)
-    written = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**written, **config}))
-    with pytest.raises(ConfigError, match=message):
-        adopted(path, **changed)
-
-
-YARN, LINEAR = {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}
-WRONG = {
-    "vocab_size": ("260", 0, 2.5, True, 10**30),
-    "hidden_size": ({}, 10**9),
-    "num_hidden_layers": ([2],),
-    "num_attention_heads": (-4,),
-    "num_key_value_heads": (0,),
-    "head_dim": ("8",),
-    "intermediate_size": (None,),
-    "max_position_embeddings": (None, [32]),
-    "sliding_window": (-1, "4096"),
-    "max_window_layers": (None, -1),
-    "bos_token_id": ([1], VOCAB),
-    "rms_norm_eps": (None, float("nan")),
-    "tie_word_embeddings": ("yes",),
-    "rope_theta": (-1, float("inf")),
-    "partial_rotary_factor": ("x",),
-    "rope_scaling": (
-        5,
-        "yarn",
-        ["yarn"],
-        {**YARN, "factor": "4"},
-        {**LINEAR, "factor": 1e308},
-        {**LINEAR, "factor": 31.0},
-    ),
-    "rope_parameters": (
-        5,
-        ["yarn"],
-        {"rope_type": 5},
-        {"rope_type": ["yarn"]},
-        {**YARN, "beta_fast": "32"},
-        {**YARN, "truncate": "no"},
-    ),
-    "layer_types": (
-        5,
-        "full_attention",
-        [],
-        [5, 5],
-        ["full_attention"],
-        ["full_attention", "chunked_attention"],
-    ),
-    "model_type": (5, None, ["llama"]),
-    "hidden_act": (5, ["silu"]),
-    "quantization_config": ({"bits": 4}, "x"),
-}
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory):
-    return {
-        kind: checkpoint(tmp_path_factory.mktemp("checkpoints"), kind)
-        for kind in ("Llama", "Qwen3")
-    }
-
-
-@pytest.mark.parametrize("key", WRONG)
-def test_a_config_of_wrong_types_is_refused_with_the_key(checkpoints, key):
-    path = checkpoints[
-        "Qwen3" if key in ("max_window_layers", "layer_types", "head_dim") else "Llama"
-    ]
-    written = (path / "config.json").read_text()
-    for value in WRONG[key]:
-        config = {**json.loads(written), "rope_parameters": None, key: value}
-        (path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(
-            ConfigError, match=r"again|choose another|without it|only llama|a checkpoint"
-        ) as error:
-            adopted(path)
-        assert key.removeprefix("model_") in str(error.value) or "rope_type" in str(error.value)
-    (path / "config.json").write_text(written)
-
-
-NO_JSON = (b"", b"[]", b'{"a": \xff}')
-NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {"a": 5}}', b'{"weight_map": {"a": "../b"}}')
-
-
-@pytest.mark.parametrize("content", [*NO_JSON, *NO_MAP], ids=lambda content: repr(content[:40]))
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
-def test_a_json_file_beside_the_weights_that_is_none_is_refused(
-    checkpoints, tmp_path, name, content
-):
-    path = shutil.copytree(checkpoints["Llama"], tmp_path / "copy")
-    if "index" in name:
-        (path / "model.safetensors").unlink()
-    (path / name).write_bytes(content)
-    with pytest.raises(ConfigError, match="(download|model of type|holds no)") as error:
-        adopted(path)
-    assert str(path) in str(error.value) and str(error.value).isprintable()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda weights: weights.pop("model.norm.weight"), "norm.weight is missing"),
-        (
-            lambda weights: weights.update({"model.norm.weight": torch.ones(31)}),
-            r"norm.weight is \[31\]",
-        ),
-        (
-            lambda weights: weights.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
-            "of I8",
-        ),
-        (
-            lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}),
-            "has model.adapter.weight",
-        ),
-        (
-            lambda weights: weights.update(
-                {
-                    "lm_head.weight": torch.ones(2),
-                    "model.layers.0.rotary_emb.inv_freq": torch.ones(2),
-                }
-            ),
-            None,
-        ),
-        (None, "cannot be read"),
-    ],
-)
-def test_weights_that_are_not_those_described_are_refused(tmp_path, change, message):
-    from safetensors.torch import save_file
-
+def test_a_head_of_another_size_and_stored_frequencies_are_passed_over(tmp_path):
     file = checkpoint(tmp_path) / "model.safetensors"
-    weights = load_file(file)
-    if change:
-        change(weights)
-        save_file(weights, file)
-    else:
-        file.write_bytes(b"nothing of the kind")
-    if message is None:
-        assert imported(file.parent).finished
-        return
-    with pytest.raises(ConfigError, match=message):
-        imported(file.parent)
-    file.unlink()
-    with pytest.raises(ConfigError, match="holds no model.safetensors"):
-        adopted(file.parent)
+    beside = {
+        "lm_head.weight": torch.ones(2),
+        "model.layers.0.rotary_emb.inv_freq": torch.ones(2),
+    }
+    save_file({**load_file(file), **beside}, file)
+    assert imported(file.parent).finished
 
 
 def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
-    from safetensors.torch import save_file
-
     path = checkpoint(tmp_path, tie_word_embeddings=True)
     weights = load_file(path / "model.safetensors")
     before = adopted(path)
@@ -316,10 +109,6 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
     weights["model.embed_tokens.weight"] = weights["lm_head.weight"].clone()
     save_file(weights, path / "model.safetensors")
     assert imported(path).finished
-    weights["model.embed_tokens.weight"][3, 4] += 1
-    save_file(weights, path / "model.safetensors")
-    with pytest.raises(ConfigError, match="tie_word_embeddings=true and another lm_head.weight"):
-        imported(path)
 
 
 def test_a_run_notices_that_its_checkpoint_changed(tmp_path):
@@ -359,26 +148,21 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
     assert imported(path).finished
 
 
-@pytest.mark.parametrize(
-    ("ids", "bos", "rows", "theirs", "message"),
-    [
-        (256, False, 300, None, None),
-        (151665, True, 152064, 7, None),
-        (300, False, 256, None, "has 300 ids"),
-        (50257, False, 51200, None, None),
-        (256, False, 32000, None, "give data.tokenizer=DIR"),
-        (256, True, 321, 7, "has 256 ids and model.path=DIR 321"),
-        (50, True, 50, None, "needs a BOS token"),
-    ],
-)
-def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, message):
+def tokenized(ids: int, bos: bool, rows: int, theirs: int | None) -> tuple[Corpus, JobConfig]:
+    """A corpus whose tokenizer has so many ids, and a job on a checkpoint of so many rows whose BOS
+    is `theirs`.
+    """
     corpus = Corpus(None, None, None, "f", "local", "t", ids + bos, ids if bos else None, None)
     model = ModelConfig(path="DIR", checkpoint={"vocab_size": rows, "bos": theirs})
-    cfg = JobConfig(data={"tokenizer": "t"}, model=model)
-    if message:
-        with pytest.raises(ConfigError, match=message):
-            fit_corpus(corpus, cfg)
-        return
+    return corpus, JobConfig(data={"tokenizer": "t"}, model=model)
+
+
+@pytest.mark.parametrize(
+    ("ids", "bos", "rows", "theirs"),
+    [(256, False, 300, None), (151665, True, 152064, 7), (50257, False, 51200, None)],
+)
+def test_a_tokenizer_takes_the_checkpoints_rows_and_bos(ids, bos, rows, theirs):
+    corpus, cfg = tokenized(ids, bos, rows, theirs)
     fitted = fit_corpus(corpus, cfg)
     assert fitted.vocab_size == rows and fitted.bos == theirs
     assert fit_corpus(corpus, JobConfig()) is corpus
