@@ -16,6 +16,7 @@ from posbench.common.machine import processor
 
 COMMAND_VARIABLE = "POSBENCH_COMMAND"  # the typed command, passed on to child processes
 PACKAGE = Path(posbench.__file__).resolve().parent
+ACTING_FILES = ("*.py", "posbench", "configs", "scripts")  # as git selects paths
 LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
 
 
@@ -41,13 +42,14 @@ def commit_and_changes() -> tuple[str | None, str | None]:
     """(commit, hash of the uncommitted changes or None); (None, None) outside the package's own
     repository.
 
-    A package that is installed inside another project's repository is not tracked there and counts
-    as outside."""
+    New files count if they can act on a result: Python, and what lies in a folder of the code. A
+    log or a note beside them does not. A package that is installed inside another project's
+    repository is not tracked there and counts as outside."""
     if _git_output("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
         return None, None
     commit = _git_output("rev-parse", "HEAD")
     changed = _git_output("diff", "HEAD", "--binary")
-    new = _git_output("ls-files", "--others", "--exclude-standard", "-z")
+    new = _git_output("ls-files", "--others", "--exclude-standard", "-z", "--", *ACTING_FILES)
     if commit is None or changed is None or new is None:
         return None, None
     digest = hashlib.sha256(changed)

@@ -256,6 +256,17 @@ def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkey
         monkeypatch.setenv("GIT_DIR", "/nonexistent")
         commit, clean = now()
         assert len(commit) == 40 and clean is None and provenance.commit_of_row() == commit[:12]
+        (tmp_path / "sweep.log").write_text("a")
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "notes.txt").write_text("a")
+        assert now() == (commit, None)  # what acts on no result
+        (tmp_path / "sitecustomize.py").write_text("a")
+        assert now()[1]
+        (tmp_path / "sitecustomize.py").unlink()
+        (tmp_path / "configs").mkdir()
+        (tmp_path / "configs" / "rope.yaml").write_text("a")
+        assert now()[1]
+        (tmp_path / "configs" / "rope.yaml").unlink()
         (package / "new.py").write_text("a")
         first_change = now()[1]
         (package / "new.py").write_text("b")
