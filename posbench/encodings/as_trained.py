@@ -31,7 +31,6 @@ from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
 MOST_KEPT_TABLES = 3  # one for each band of an extension
 FEWEST_KEPT_ROWS = 64  # of a table; fewer are those of new tokens, and made again
-ROTARY_POSITIONS = "rotary positions"  # in messages
 
 
 class KeptTable(NamedTuple):
@@ -312,14 +311,14 @@ class AsTrained(Encoding):
         elif self.tested_as == "alibi":
             positions = "ALiBi's biases"
         else:
-            positions = ROTARY_POSITIONS
+            positions = "rotary positions"
         if trait is Trait.TABLE:
             return f"has {positions} and no learned table"
         # `Turned` has a spectrum and lacks the trait where each length has its own frequencies.
         if trait is Trait.SPECTRUM and self.spectrum() is not None:
             return "has rotary frequencies that depend on the text's length already"
-        if trait is Trait.SPECTRUM and positions == ROTARY_POSITIONS:
-            return f"has {positions}, but in no layer on which an extension acts"
+        # Here are tables and biases alone: turned layers have a spectrum, and layers without
+        # positions are not asked.
         if trait is Trait.SPECTRUM:
             return f"has {positions} and no rotary positions"
         if trait is Trait.RELATIVE:
