@@ -170,6 +170,7 @@ class SumTable:
         self.numbers: dict[tuple, int] = {}
         self.size = 0  # in bytes, at most MOST_SUMS_BYTES
         self.is_full = False  # True once a row found no room
+        self.has_overflow = False  # True once a document had more than MOST_RIGHT_TARGETS
 
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
@@ -186,6 +187,7 @@ class SumTable:
         if losses is None or correct is None or not is_mean(losses, row):
             return -1
         if correct.totals[0].max() > MOST_RIGHT_TARGETS:
+            self.has_overflow = True
             return -1
         size = BYTES_OF_DOCUMENT * len(losses.counts)
         if self.size + size > MOST_SUMS_BYTES:
@@ -211,6 +213,17 @@ class SumTable:
             self.counts.append(losses.counts.tolist())
             self.strata.append(strata)
         return self.sets[key]
+
+    def reason_of_lack(self) -> str:
+        """Reason, for a note, why rows have no sums on the page."""
+        reasons = []
+        if self.is_full:
+            reasons.append(
+                f"their sums take more than the {MOST_SUMS_BYTES / 1e6:.1f} MB of a page"
+            )
+        if self.has_overflow:
+            reasons.append(f"a document has more than {MOST_RIGHT_TARGETS:,} right answers")
+        return " or ".join(reasons) or "sums over documents are not known"
 
     def packed(self) -> dict:
         """Content for the page: totals as base64 of little-endian numbers."""
@@ -303,12 +316,9 @@ class PointTable:
                 f" page draws {MOST_POINTS:,}: name fewer folders."
             )
         if self.without_sums:
-            reason = "sums over documents are not known"
-            if self.sums.is_full:
-                reason = f"their sums take more than the {MOST_SUMS_BYTES / 1e6:.1f} MB of a page"
             notes.append(
                 f"{self.without_sums:,} of {self.of_seeds:,} points are compared by the means of"
-                f" their seeds: {reason}."
+                f" their seeds: {self.sums.reason_of_lack()}."
             )
         return notes
 

@@ -301,7 +301,9 @@ def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monke
 def test_sums_with_more_right_targets_than_the_page_can_store_are_left_out(headline, monkeypatch):
     assert page_content("Headline", {"": headline[0]})["sums"]["entries"]
     monkeypatch.setattr("posbench.report.explore.MOST_RIGHT_TARGETS", 0)
-    assert not page_content("Headline", {"": headline[0]})["sums"]["entries"]
+    content = page_content("Headline", {"": headline[0]})
+    assert not content["sums"]["entries"]
+    assert "282 of 282 points" in content["notes"][0] and "more than 0 right" in content["notes"][0]
 
 
 def test_null_is_a_word_where_the_yaml_has_a_value_but_not_in_a_setting():

@@ -292,6 +292,15 @@ def test_each_encoding_has_a_panel_and_panels_share_their_axes():
     assert [axes.get_title("left") for axes in figure.axes] == headings
 
 
+def test_panels_of_encodings_that_differ_in_a_number_are_in_its_order():
+    encodings = ["rope steps=100", "rope steps=30", "rope x=0.5", "rope x=0.25"]
+    headings = [group.heading for group in panel_groups(grid(encodings, SEVEN))]
+    order = [
+        heading.removesuffix(": extensions") for heading in headings if ": extensions" in heading
+    ]
+    assert order == ["rope steps=30", "rope steps=100", "rope x=0.25", "rope x=0.5"]
+
+
 def bars(axes):
     """[(x in points, bottom, top)] of every interval."""
     from matplotlib.collections import LineCollection

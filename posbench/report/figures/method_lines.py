@@ -6,6 +6,7 @@ extension, a hollow marker the scale-attention. With several sources or scales t
 these. Many methods are spread over several panels, each with all
 others in grey."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,8 +49,8 @@ def panel_groups(points: list[Point]) -> list[Group]:
     Else unextended encodings stand together, then each encoding with its extensions, that with the
     most first. Crowded groups are divided.
     """
-    # By text, since a source may be None. Encodings with equally many extensions keep this order.
-    cells = sorted(records_by_method(points), key=str)
+    # Encodings with equally many extensions keep this order.
+    cells = sorted(records_by_method(points), key=_reading_order)
     n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     is_small = len(cells) <= MOST_CURVES_IN_PANEL and has_several(points, "encoding")
     if not n_extended or is_small:
@@ -66,6 +67,13 @@ def panel_groups(points: list[Point]) -> list[Group]:
     for heading, members in headed.items():
         panels += _divided_group(heading, members)
     return panels
+
+
+def _reading_order(cell: Hashable) -> str:
+    """Key that sorts cells by their text, since a source may be None, and numbers in it by value:
+    `steps=30` before `steps=100`.
+    """
+    return re.sub(r"\d+(\.\d+)?", lambda number: f"{float(number[0]):020.6f}", str(cell))
 
 
 def has_several(points: Iterable[Point], column: str) -> bool:
