@@ -45,7 +45,7 @@ def _check_structure(content: bytes) -> None:
     import yaml
 
     depth = 0
-    for event in yaml.parse(content, Loader=_safe_loader()):
+    for event in yaml.parse(content, Loader=safe_loader()):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -54,7 +54,7 @@ def _check_structure(content: bytes) -> None:
             raise ValueError(f"it holds an alias, or more than {MOST_LEVELS} levels")
 
 
-def _safe_loader() -> type:
+def safe_loader() -> type:
     """Safe loader of PyYAML, in C where that was built."""
     import yaml
 
@@ -67,7 +67,7 @@ def plain_loader() -> type:
     duplicate keys are errors.
     """
 
-    class PlainLoader(_safe_loader()):
+    class PlainLoader(safe_loader()):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
             keys = [key.value for key, _ in node.value if key.tag == f"{TAG_PREFIX}str"]
             if len(set(keys)) < len(keys):

@@ -17,6 +17,7 @@ from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.results.stages import STAGES
+from posbench.runs.plain_yaml import safe_loader
 from posbench.statistics.verdict_rules import Rule, are_exclusive
 
 MEASURES = {
@@ -133,7 +134,8 @@ def load_claim(path: Path) -> Claim:
     import yaml
 
     try:
-        return _call_with_keys(_claim, yaml.safe_load(path.read_text(encoding="utf-8")))
+        content = yaml.load(path.read_text(encoding="utf-8"), safe_loader())
+        return _call_with_keys(_claim, content)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
     except (ConfigError, TypeError, ValueError, AttributeError) as error:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import yaml
 
+from posbench.runs.plain_yaml import safe_loader
+
 FACTS = yaml.load(
     Path(__file__).with_name("facts.yaml").read_text(encoding="utf-8"),
-    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    safe_loader(),
 )
 GGUF_KEYS = FACTS["gguf_keys"]
 LLAMA_FLAGS = FACTS["flags"]
