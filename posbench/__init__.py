@@ -145,7 +145,7 @@ def compare(
         correction=correction,
     ).completed()
     # One report, which needs no name beside others.
-    made = requested_comparisons({"": read_report(paths)}, request)
+    made = requested_comparisons({"": read_report(paths)}, request).comparisons
     check_unit(unit, made)
     rows = []
     for comparison in made:

@@ -69,14 +69,19 @@ def seeds_of(record: CurvePoint | Score) -> Sequence[Seed]:
 
 
 def gate_state(record: CurvePoint | Score) -> str:
-    """State of the gate: passed, failed, or "" if G is unknown; of a task whether it was learned.
+    """State of the gate: passed, failed, or "" if G is unknown; of a task whether it was learned,
+    "" if that was not asked inside the window.
 
     A line passes if every training demonstrably gains from the second half of its window."""
     if isinstance(record, Score):
+        if record.inside is None:
+            return ""
         return "passed" if record.learned else "failed"
-    if getattr(record, "gain_lower", None) is None:  # records by context or step have no G
+    if getattr(record, "gain", None) is None:  # records by context or step have no G
         return ""
-    return "passed" if record.gain_lower > 0 else "failed"
+    # A single document gives G without a bound, which shows nothing.
+    is_above_zero = record.gain_lower is not None and record.gain_lower > 0
+    return "passed" if is_above_zero else "failed"
 
 
 class SectionName(NamedTuple):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.quantities import first_of
@@ -95,7 +96,14 @@ def lines_by_section(reports: Mapping[str, Report]) -> Sections:
     return sections
 
 
-def requested_comparisons(reports: Mapping[str, Report], request: Request) -> list[Comparison]:
+class RequestedComparisons(NamedTuple):
+    """Comparisons that a request asks for, and sentences on sections and lengths left out."""
+
+    comparisons: list[Comparison]
+    left_out: list[str]
+
+
+def requested_comparisons(reports: Mapping[str, Report], request: Request) -> RequestedComparisons:
     """Comparisons that a request asks for, of each section apart.
 
     Raises ConfigError for lines and lengths that the reports do not have, and where nothing can be
@@ -112,17 +120,33 @@ def requested_comparisons(reports: Mapping[str, Report], request: Request) -> li
     chosen = _sections_of_named_lines(sections, request)
     result = []
     errors = []
+    skipped = []
     for section, lengths in chosen.items():
-        for length in _lengths_to_compare(section, lengths, request):
-            try:
-                result += _comparisons_at(section, lengths, length, request)
-            except RunError as error:
-                errors.append(str(error))
+        of_section, errors_of_section = _comparisons_of_section(section, lengths, request)
+        result += of_section
+        errors += errors_of_section
+        is_narrowed = request.against is not None or request.length is not None
+        if is_narrowed and not of_section and not errors_of_section:
+            skipped.append(_why_section_is_left_out(section, lengths, request))
     if not result:
         raise ConfigError(
             errors[0] if errors else _why_nothing_is_compared(sections, chosen, request)
         )
-    return result
+    return RequestedComparisons(result, [*errors, *skipped])
+
+
+def _comparisons_of_section(
+    section: SectionName, lengths: Lengths, request: Request
+) -> RequestedComparisons:
+    """Comparisons of a section at its lengths, and the reasons why there is none at some."""
+    comparisons = []
+    errors = []
+    for length in _lengths_to_compare(section, lengths, request):
+        try:
+            comparisons += _comparisons_at(section, lengths, length, request)
+        except RunError as error:
+            errors.append(str(error))
+    return RequestedComparisons(comparisons, errors)
 
 
 def _comparisons_at(
@@ -276,6 +300,15 @@ def _why_nothing_is_compared(sections: Sections, chosen: Sections, request: Requ
     if measured:
         return f"No section of these results has {request.against}: choose another against=."
     return _why_never_measured_alike(sections, chosen)
+
+
+def _why_section_is_left_out(section: SectionName, lengths: Lengths, request: Request) -> str:
+    """Sentence on a section without the length or the line that a request names."""
+    place = ", ".join(str(part) for part in (section.data, section.task, section.protocol) if part)
+    beginning = f"Left out: {place}, trained at {section.train_len:,} tokens, has"
+    if request.length is not None and not _lengths_to_compare(section, lengths, request):
+        return f"{beginning} no two of these lines at length={request.length}."
+    return f"{beginning} no line {request.against}."
 
 
 def _why_never_measured_alike(sections: Sections, chosen: Sections) -> str:

@@ -1,5 +1,6 @@
 """Tables and rows of comparisons."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -71,12 +72,14 @@ def seed_count_text(row: Compared, comparison: Comparison) -> str:
 def p_text(p: float) -> str:
     """p in three digits; never rounded across 0.05.
 
-    >>> p_text(0.0497), p_text(0.05), p_text(0.0001)
-    ('0.0497', '0.050', '<0.001')
+    >>> p_text(0.0497), p_text(0.04999), p_text(0.05), p_text(0.0001)
+    ('0.0497', '0.0499', '0.050', '<0.001')
     """
     if p < 0.001:
         return "<0.001"
-    return f"{p:.4f}" if 0.0495 <= p < 0.05 else f"{p:.3f}"
+    if 0.0495 <= p < 0.05:
+        return f"{math.floor(p * 10_000) / 10_000:.4f}"  # rounded it could read as 0.05
+    return f"{p:.3f}"
 
 
 def section_words(section: SectionName) -> str:

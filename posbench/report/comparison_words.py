@@ -67,7 +67,10 @@ TEXTS = {
     "inside": "At the training length ({length} tokens)",
     "position": "At position {length} of the window",
     "context": "With {length} tokens of context",
-    "best": "{place}, {line} has the {lowest} ({value}).",
+    "best": "{place}, {line} has the {lowest}{among} ({value}).",
+    "of_known_seeds": " of the lines whose seeds are known",
+    "over_common_seeds": " over the seeds that all lines have",
+    "better_on_more_seeds": "Better than it over the seeds that both have: {lines}.",
     "reference": "{place}, {line} has the {measure} {value}.",
     "untold": "Not told apart from {reference}{after}: {lines}.",
     "after": " after Holm's correction",
@@ -126,11 +129,15 @@ TEXTS = {
         " differences say nothing of extrapolation."
     ),
     "gate_unknown": "Gate unknown, without evaluations of a full and a half window: {lines}.",
+    "inside_unknown": (
+        "Whether the task was learned is unknown, without questions inside the window: {lines}."
+    ),
     "unlearned": "No training learned the task: {lines}.",
     "none_learned": (
         "No training of any line learned the task, so that the differences say nothing of"
         " extrapolation."
     ),
+    "foreign": "Nothing shows that {lines} had the same targets.",
     "absent": "Left out, without a finite value there: {lines}.",
 }
 BEST_WORDS = {
@@ -260,7 +267,12 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
     """Result of a comparison in sentences for a paper."""
     reference = comparison.reference
     if reference.verdict == BEST:
-        parts = [_best_sentence(comparison, scale), *_sentence_on_not_told_apart(comparison, "it")]
+        parts = [_best_sentence(comparison, scale)]
+        better = [row for row in comparison.lines if row.verdict == BETTER]
+        if better:
+            lines = _lines_with_differences(better, scale)
+            parts.append(TEXTS["better_on_more_seeds"].format(lines=lines))
+        parts += _sentence_on_not_told_apart(comparison, "it")
         worse = [row for row in comparison.lines if row.verdict == WORSE]
         if worse:
             # Beside one other line there is no next best.
@@ -281,21 +293,34 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
     for verdict, form in ((BETTER, "better"), (WORSE, "worse")):
         rows = [row for row in comparison.lines if row.verdict == verdict]
         if rows:
-            by = [
-                TEXTS["by"].format(line=row.line.name, difference=_difference_words(row, scale))
-                for row in rows
-            ]
-            parts.append(TEXTS[form].format(reference="it", lines=names_in_sentence(by)))
+            lines = _lines_with_differences(rows, scale)
+            parts.append(TEXTS[form].format(reference="it", lines=lines))
     return " ".join([*parts, *_sentence_on_not_told_apart(comparison, "it")])
 
 
+def _lines_with_differences(rows: Sequence[Compared], scale: Scale) -> str:
+    """Lines in a sentence, each with its difference to the reference."""
+    return names_in_sentence(
+        [
+            TEXTS["by"].format(line=row.line.name, difference=_difference_words(row, scale))
+            for row in rows
+        ]
+    )
+
+
 def _best_sentence(comparison: Comparison, scale: Scale) -> str:
-    """Sentence on the best line, which is the reference."""
+    """Sentence on the best line, which is the reference, and among what it is the best."""
     reference = comparison.reference
+    among = ""
+    if reference.rank > 1:  # a line without known seeds has a better mean
+        among += TEXTS["of_known_seeds"]
+    if any(row.verdict == BETTER for row in comparison.lines):
+        among += TEXTS["over_common_seeds"]
     return TEXTS["best"].format(
         place=place_words(comparison),
         line=reference.line.name,
         lowest=BEST_WORDS[comparison.measure].format(measure=scale.measure_words),
+        among=among,
         value=scale.with_unit(reference),
     )
 
@@ -339,6 +364,7 @@ def how_compared(comparison: Comparison) -> list[str]:
     """Lines on the targets, the seeds, the intervals, the correction and the gates."""
     return [
         _measure_line(comparison),
+        *_foreign_lines(comparison),
         *_interval_lines(comparison),
         *_seed_lines(comparison),
         *_correction_lines(comparison),
@@ -352,6 +378,12 @@ def _measure_line(comparison: Comparison) -> str:
     if comparison.measure == LOSS and len(encodings) > 1:
         return TEXTS["across"].format(rise="measure=rise")
     return TEXTS[comparison.measure]
+
+
+def _foreign_lines(comparison: Comparison) -> list[str]:
+    """Line on the methods of CSVs that state means alone: their targets are unknown."""
+    names = [row.line.name for row in comparison.lines if not row.line.seeds]
+    return [TEXTS["foreign"].format(lines=names_in_sentence(names))] if names else []
 
 
 def _interval_lines(comparison: Comparison) -> list[str]:
@@ -425,7 +457,8 @@ def _gate_lines(comparison: Comparison) -> list[str]:
     if unknown:
         every = len(unknown) == len(comparison.lines)
         names = TEXTS["every"] if every else names_in_sentence(unknown)
-        lines.append(TEXTS["gate_unknown"].format(lines=names))
+        form = "inside_unknown" if of_task else "gate_unknown"
+        lines.append(TEXTS[form].format(lines=names))
     return lines
 
 

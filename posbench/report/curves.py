@@ -169,7 +169,7 @@ def _mean_point(
     if all(of_seeds):
         gain = _finite_or_none(np.mean([estimate.value for estimate in of_seeds]))
         # The lowest: the gate is passed only if every training passes it.
-        gain_lower = _finite_or_none(min(estimate.lower for estimate in of_seeds))
+        gain_lower = _finite_or_none(np.min([estimate.lower for estimate in of_seeds]))
     return CurvePoint(
         **key._asdict(),
         untested=any(row["untested"] for row in rows),

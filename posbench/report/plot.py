@@ -44,6 +44,7 @@ from posbench.report.figures.uncertainty import (
     bars_line,
     interval_of,
     value_by_seed,
+    value_of_any_seed,
 )
 from posbench.report.figures.validations import late_loss_range
 from posbench.report.footnotes import questions_words, targets_words
@@ -481,7 +482,7 @@ def _reading(point: Point, column: str) -> Reading:
 def _difference_reading(point: Point, drawn: Quantities, other: Point | None) -> Reading:
     """Accuracy or loss of a point minus that of another line, over the seeds that both have.
 
-    With fewer than two such seeds it is the difference of means, without an interval."""
+    One such seed gives no interval. Without any it is the difference of means."""
     column = "accuracy" if drawn.unit == "accuracy" else "nll"
     if other is None:
         return Reading(None)
@@ -489,11 +490,14 @@ def _difference_reading(point: Point, drawn: Quantities, other: Point | None) ->
     subtracted = _reading(other, column).value
     if value is None or subtracted is None:
         return Reading(None)
-    of_point = value_by_seed(point, column)
-    of_other = value_by_seed(other, column)
+    of_point = value_of_any_seed(point, column)
+    of_other = value_of_any_seed(other, column)
     seeds = {seed: of_point[seed] - of_other[seed] for seed in of_point if seed in of_other}
-    if len(seeds) < 2:
+    if not seeds:
         return Reading(value - subtracted)
+    if len(seeds) == 1:
+        (difference,) = seeds.values()
+        return Reading(difference)
     # terms=None: a frame has no sums over documents.
     result = over_seeds([SeedValue(difference, terms=None) for difference in seeds.values()])
     return Reading(result.estimate.value, *result.interval(), seeds)
@@ -606,7 +610,8 @@ def _caption_lines(
     elif drawn.reference_is_line:
         lines.append(
             f"Minus {drawn.reference}: paired on the same targets where that is the same trainings"
-            " without an extension, else over the seeds that both lines have."
+            " without an extension, else over the seeds that both lines have, or of their means"
+            " where they share none."
         )
     shown = table[table.mark.notna()]
     lines.append(joined_sentences(scales, *_bars_lines(shown, bars)))

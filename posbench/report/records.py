@@ -25,6 +25,7 @@ NOT_A_COLUMN = {
 # units of Wilson's interval over the texts of one seed, where all have the same accuracy
 SEEDS_ALIKE = "examples (seeds alike)"
 SEEDS_KEY = "seeds"  # key of the numbers of the seeds in `SectionKey.by_seed`
+MOST_TICKS = 10
 MOST = {
     "encodings": 300,
     "methods": 1_000,
@@ -344,14 +345,27 @@ def scores_by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, 
     return {task: records_by_method(of_task) for task, of_task in tasks.items()}
 
 
-def tick_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the
-    last.
+def tick_lengths(lengths: Iterable[int], train_len: int) -> list[int]:
+    """Lengths that get a tick or a column: all of up to MOST_TICKS, of more the training length
+    times powers of two and the last. Where these are fewer than three, some at equal steps.
+
+    >>> tick_lengths(range(96, 1153, 96), train_len=96)
+    [96, 192, 384, 768, 1152]
     """
     lengths = sorted(set(lengths))
-    if len(lengths) <= 10:
+    if len(lengths) <= MOST_TICKS:
         return lengths
-    return [length for length in lengths if length.bit_count() == 1 or length == lengths[-1]]
+    octaves = [length for length in lengths[:-1] if _are_octaves_apart(length, train_len)]
+    if len(octaves) >= 2:
+        return [*octaves, lengths[-1]]
+    step = -(-len(lengths) // MOST_TICKS)
+    return lengths[::-step][::-1]  # the last is among them
+
+
+def _are_octaves_apart(length: int, other: int) -> bool:
+    """True if one length is the other times a power of two."""
+    ratio, rest = divmod(max(length, other), min(length, other))
+    return rest == 0 and ratio.bit_count() == 1
 
 
 def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:

@@ -80,7 +80,9 @@ def position_tables(points: Sequence[CurvePoint]) -> list[Table]:
 
 def _length_headings(lengths: Iterable[int], train_len: int) -> dict[int, str]:
     """{length: heading} of the lengths that have a column."""
-    return {length: length_heading(length, train_len) for length in tick_lengths(lengths)}
+    return {
+        length: length_heading(length, train_len) for length in tick_lengths(lengths, train_len)
+    }
 
 
 def _has_number(row: list[TableCell]) -> bool:

@@ -1,6 +1,8 @@
 """Comparison of lines: differences of known losses, the ranking, shared seeds, floors, refusals."""
 
 import math
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from posbench.report.comparison import (
     ONLY_MEANS,
     REFERENCE,
     WORSE,
+    gate_state,
 )
 from posbench.report.comparison_request import (
     Request,
@@ -30,6 +33,7 @@ from posbench.report.comparison_tables import (
     terminal_text,
 )
 from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, result_sentences
+from posbench.report.records import Score
 from posbench.report.report import collect_report
 from posbench.runs.rows import write_csv
 from posbench.statistics.over_seeds import FROM_SEEDS
@@ -41,6 +45,10 @@ CURVES = {
     ("rope", "rerope", "none"): (0.0, 0.1, 0.2, 0.3),
     ("rope", "pi", "none"): (0.0, 0.3, 0.8, 1.2),
 }
+
+
+def comparisons_of(reports, request):
+    return requested_comparisons(reports, request).comparisons
 
 
 def reports_of(root, seeds=(0, 1, 2), curves=CURVES, encodings=("rope",)):
@@ -59,7 +67,7 @@ def by_name(comparison):
 
 
 def test_the_best_stands_first_and_worse_lines_are_told_from_it(tmp_path):
-    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = comparisons_of(reports_of(tmp_path), Request(length="8x"))
     assert comparison.length == 512 and comparison.multiple == 8
     names = [row.line.name for row in comparison.lines]
     assert set(names[:2]) == {"rope|yarn", "rope|rerope"} and names[2:] == ["rope|pi", "rope"]
@@ -81,7 +89,7 @@ def test_an_interval_is_that_of_the_paired_differences(tmp_path):
         for index, extension in enumerate(("none", "yarn"))
     ]
     request = Request(lines=("rope", "rope|yarn"), length="128", against="rope")
-    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, request)
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "")}, request)
     difference = by_name(comparison)["rope|yarn"].difference
     at_128 = (losses[1] - losses[0])[LENGTHS.index(128)].astype(np.float32).astype(np.float64)
     means_C = at_128.reshape(-1, DOCUMENTS).mean(0)
@@ -96,7 +104,7 @@ def test_an_interval_is_that_of_the_paired_differences(tmp_path):
 
 def test_against_a_line_the_others_are_better_or_worse(tmp_path):
     request = Request(lines=("rope|pi", "rope|yarn", "rope"), length="8x", against="rope|pi")
-    rows = by_name(requested_comparisons(reports_of(tmp_path), request)[0])
+    rows = by_name(comparisons_of(reports_of(tmp_path), request)[0])
     assert rows["rope|pi"].verdict == REFERENCE
     assert rows["rope|yarn"].verdict == BETTER and rows["rope"].verdict == WORSE
     assert rows["rope|yarn"].difference.value < 0 < rows["rope"].difference.value
@@ -112,7 +120,7 @@ def test_unequal_seeds_are_compared_on_those_that_both_have(tmp_path):
         {**few, ("rope", "none", "none"): CURVES["rope", "none", "none"]},
     )
     paths = [evaluation.path for evaluation in reports[""].evaluations] + list(more)
-    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, Request(length="8x"))
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "")}, Request(length="8x"))
     assert comparison.common_seeds == (0, 1, 2)
     rows = by_name(comparison)
     assert set(rows["rope"].line.seeds) == {0, 1, 2, 3}
@@ -121,8 +129,8 @@ def test_unequal_seeds_are_compared_on_those_that_both_have(tmp_path):
 
 def test_holm_multiplies_p_and_none_leaves_it(tmp_path):
     reports = reports_of(tmp_path)
-    (corrected,) = requested_comparisons(reports, Request(length="8x"))
-    (plain,) = requested_comparisons(reports, Request(length="8x", correction="none"))
+    (corrected,) = comparisons_of(reports, Request(length="8x"))
+    (plain,) = comparisons_of(reports, Request(length="8x", correction="none"))
     smallest = min(row.p for row in corrected.lines if row.p is not None)
     row = next(row for row in corrected.lines if row.p == smallest)
     assert row.p_corrected == pytest.approx(min(1.0, 3 * smallest))
@@ -135,10 +143,10 @@ def test_a_rise_is_the_loss_minus_the_lines_own_floor(tmp_path):
     request = Request(
         lines=("rope|yarn", "alibi"), length="8x", against="rope|yarn", measure="rise"
     )
-    row = by_name(requested_comparisons(reports, request)[0])["alibi"]
+    row = by_name(comparisons_of(reports, request)[0])["alibi"]
     assert row.difference.value == pytest.approx(-0.3, abs=0.03)
     loss = by_name(
-        requested_comparisons(
+        comparisons_of(
             reports, Request(lines=("rope|yarn", "alibi"), length="8x", against="rope|yarn")
         )[0]
     )["alibi"]
@@ -146,7 +154,7 @@ def test_a_rise_is_the_loss_minus_the_lines_own_floor(tmp_path):
 
 
 def test_units_are_ratios_of_perplexities_and_bits_per_byte(tmp_path):
-    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = comparisons_of(reports_of(tmp_path), Request(length="8x"))
     row = by_name(comparison)["rope"]
     ratio = Scale(PPL, "loss").difference(row)
     assert ratio.value == pytest.approx(math.exp(row.difference.value))
@@ -155,7 +163,7 @@ def test_units_are_ratios_of_perplexities_and_bits_per_byte(tmp_path):
 
 
 def test_sentences_name_the_best_and_those_not_told_from_it(tmp_path):
-    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = comparisons_of(reports_of(tmp_path), Request(length="8x"))
     text = result_sentences(comparison, Scale("nats", "loss"))
     untold = [row.line.name for row in comparison.lines if row.verdict == NOT_TOLD_APART]
     assert comparison.lines[0].line.name in text and "8 times the training length" in text
@@ -163,7 +171,7 @@ def test_sentences_name_the_best_and_those_not_told_from_it(tmp_path):
 
 
 def test_rows_have_every_line_of_every_length(tmp_path):
-    comparisons = requested_comparisons(reports_of(tmp_path), Request(by="length"))
+    comparisons = comparisons_of(reports_of(tmp_path), Request(by="length"))
     rows = [
         row for comparison in comparisons for row in csv_rows([comparison], Scale("nats", "loss"))
     ]
@@ -214,7 +222,7 @@ def test_p_intervals_and_holm_are_those_of_loops_over_targets(tmp_path):
     """Three seeds, three lines: t with two degrees of freedom, whose cdf is algebraic."""
     names = ["none", "pi", "yarn"]
     paths, losses = losses_of_seeds(tmp_path, np.random.default_rng(3), names)
-    (comparison,) = requested_comparisons({"": collect_report(paths, "", "")}, Request())
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "")}, Request())
     rows = by_name(comparison)
     order = sorted(range(3), key=lambda index: losses[index].mean())
     assert comparison.lines[0].line.record.extension == names[order[0]]
@@ -237,7 +245,7 @@ def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
     paths, losses = losses_of_seeds(tmp_path / "runs", np.random.default_rng(4), ["none", "pi"])
     write_csv(collect_report(paths, "", "").rows, tmp_path / "rows.csv")
     report = collect_report([], "", "", [tmp_path / "rows.csv"])
-    (comparison,) = requested_comparisons({"": report}, Request(against="rope"))
+    (comparison,) = comparisons_of({"": report}, Request(against="rope"))
     row = by_name(comparison)["rope|pi"]
     by_seed = (losses[1] - losses[0]).mean(1)
     half = 4.302652729911275 * by_seed.std(ddof=1) / math.sqrt(3)
@@ -249,7 +257,7 @@ def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
 
 
 def test_each_line_with_each_other_one_is_corrected_for_all_pairs(tmp_path):
-    tables = requested_comparisons(reports_of(tmp_path), Request(length="8x", against="each"))
+    tables = comparisons_of(reports_of(tmp_path), Request(length="8x", against="each"))
     names = [table.reference.line.name for table in tables]
     cells = {(row.line.name, row.against): row for table in tables for row in table.lines}
     ps = []
@@ -273,9 +281,7 @@ def test_what_is_missing_is_said(tmp_path):
     paths.append(write_eval(tmp_path, "rope", "ntk", "none", losses, LENGTHS[:1], 0))
     csv = tmp_path / "paper.csv"
     csv.write_text("method,length,nll,train_len\nours,512,2.0,64\n")
-    (comparison,) = requested_comparisons(
-        {"": collect_report(paths, "", "", [csv])}, Request(length="8x")
-    )
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "", [csv])}, Request(length="8x"))
     rows = by_name(comparison)
     assert comparison.lines[0].line.name == "paper.csv: ours"
     assert comparison.lines[0].reason == ONLY_MEANS
@@ -288,18 +294,65 @@ def test_what_is_missing_is_said(tmp_path):
     assert rows["paper.csv: ours"].p is None
 
 
+def test_a_line_that_is_better_over_more_seeds_is_named_beside_the_best(tmp_path):
+    """Seed 0 has all three lines; over the seeds that two of them share, the order is another."""
+    paths = write_run(tmp_path, "sinusoidal", 0, {("sinusoidal", "none", "none"): (0,) * 4})
+    for seed in range(10):
+        of_rope = 0.5 if seed else 0.0
+        paths += write_run(tmp_path, "rope", seed, {("rope", "none", "none"): (of_rope,) * 4})
+        paths += write_run(tmp_path, "alibi", seed, {("alibi", "none", "none"): (0.0,) * 4})
+    request = Request(length="8x", correction="none")
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "")}, request)
+    assert comparison.common_seeds == (0,) and comparison.reference.line.name == "rope"
+    better = [row.line.name for row in comparison.lines if row.verdict == BETTER]
+    text = result_sentences(comparison, Scale("nats", "loss"))
+    for name in better:
+        assert name == "alibi" and name in text
+    assert bool(better) == (TEXTS["over_common_seeds"] in text) and better
+
+
+def test_the_best_of_known_seeds_is_not_said_to_beat_a_lower_mean_of_a_csv(tmp_path):
+    csv = tmp_path / "paper.csv"
+    csv.write_text("method,length,nll,train_len\nours,512,2.0,64\n")
+    paths = write_run(tmp_path / "runs", "rope", 0, CURVES)
+    (comparison,) = comparisons_of({"": collect_report(paths, "", "", [csv])}, Request(length="8x"))
+    assert TEXTS["of_known_seeds"] in result_sentences(comparison, Scale("nats", "loss"))
+    assert TEXTS["foreign"].format(lines="paper.csv: ours") in how_compared(comparison)
+
+
+def test_a_length_without_the_reference_is_named(tmp_path):
+    csv = tmp_path / "s.csv"
+    lines = [f"{name},{length},3.0,64" for name in "bc" for length in (128, 256)]
+    csv.write_text("\n".join(["method,length,nll,train_len", "a,128,3.0,64", *lines, ""]))
+    report = collect_report([], "", "", [csv])
+    request = Request(lines=("a", "b", "c")).completed()
+    comparisons, left_out = requested_comparisons({"": report}, request)
+    assert [comparison.length for comparison in comparisons] == [128]
+    assert len(left_out) == 1 and "256" in left_out[0]
+
+
+def test_the_gate_of_a_single_document_fails_and_of_an_unasked_task_is_unknown():
+    point = SimpleNamespace(gain=0.1, gain_lower=None)
+    assert gate_state(point) == "failed"
+    assert gate_state(SimpleNamespace(gain=None, gain_lower=None)) == ""
+    score = mock.create_autospec(Score, instance=True, inside=None, learned=True)
+    assert gate_state(score) == ""
+    score.inside = 0.9
+    assert gate_state(score) == "passed"
+
+
 def test_failed_gates_are_said(tmp_path, monkeypatch):
     monkeypatch.setitem(GAINS, "alibi", -0.05)
     curves = CURVES | {("alibi", "none", "none"): (0.0, 0.1, 0.1, 0.1)}
     curves |= {("alibi", "pi", "none"): (0.0, 0.1, 0.2, 0.3)}
     reports = reports_of(tmp_path, (0, 1), curves, ("rope", "alibi"))
-    (comparison,) = requested_comparisons(reports, Request(length="8x"))
+    (comparison,) = comparisons_of(reports, Request(length="8x"))
     gates = {name: row.line.gate for name, row in by_name(comparison).items()}
     assert gates["rope|yarn"] == "passed" and gates["alibi"] == gates["alibi|pi"] == "failed"
     sentence = TEXTS["gate_failed"].format(lines="alibi and alibi|pi")
     assert sentence in how_compared(comparison)
     request = Request(lines=("alibi", "alibi|pi"), length="8x")
-    assert TEXTS["gates_failed"] in how_compared(requested_comparisons(reports, request)[0])
+    assert TEXTS["gates_failed"] in how_compared(comparisons_of(reports, request)[0])
 
 
 @pytest.mark.parametrize(
@@ -327,14 +380,14 @@ def test_folders_without_overlap_say_how_they_differ(tmp_path):
         text = path.read_text().replace('"data": "pysource"', '"data": "books"')
         path.write_text(text)
     with pytest.raises(ConfigError, match=r"differ in data \(pysource and books\)"):
-        requested_comparisons(
+        comparisons_of(
             {"a": collect_report(first, "", ""), "b": collect_report(other, "", "")}, Request()
         )
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_no_number_of_a_ranking_is_cut_on_a_narrow_terminal(tmp_path, width):
-    (comparison,) = requested_comparisons(reports_of(tmp_path), Request(length="8x"))
+    (comparison,) = comparisons_of(reports_of(tmp_path), Request(length="8x"))
     scale = Scale("nats", "loss")
     text = terminal_text([ranking_table(comparison, scale)], [], width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -348,11 +401,11 @@ def test_a_line_alone_and_lines_without_a_common_length_are_refused_with_the_rea
     losses = np.full((1, TARGETS), 3.0)
     alone = write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS[:1])
     with pytest.raises(ConfigError, match="rope is the only line"):
-        requested_comparisons({"": collect_report([alone], "", "")}, Request())
+        comparisons_of({"": collect_report([alone], "", "")}, Request())
     other = write_eval(tmp_path, "rope", "pi", "none", losses, LENGTHS[1:2])
     reports = {"": collect_report([alone, other], "", "")}
     with pytest.raises(ConfigError, match=r"two of them \(rope at 64; rope\|pi at 128\)"):
-        requested_comparisons(reports, Request())
+        comparisons_of(reports, Request())
 
 
 def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
@@ -368,7 +421,7 @@ def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
                 paths.append(
                     write_eval(root, "rope", extension, "none", losses, LENGTHS[:1], **changed)
                 )
-    comparisons = requested_comparisons({"": collect_report(paths, "", "")}, Request(by="data"))
+    comparisons = comparisons_of({"": collect_report(paths, "", "")}, Request(by="data"))
     groups = groups_by_column(comparisons, "data")
     columns = [[comparison.section.data for comparison in group] for group in groups]
     assert columns == [["books", "pysource"]] * 2

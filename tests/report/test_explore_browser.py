@@ -291,7 +291,7 @@ def test_two_lines_are_compared_as_posbench_does(page, site):
     page.choose("b", identity(page, "rope pi"))
     request = Request(lines=("rope|ntk", "rope|pi"), against="rope|pi", by="length")
     cells_by_line = {row[0]: row[1:] for row in cells(page, "#compared")}
-    for i, comparison in enumerate(requested_comparisons({"": report}, request)):
+    for i, comparison in enumerate(requested_comparisons({"": report}, request).comparisons):
         for row in comparison.lines:
             shown = Scale("nats", "loss").difference(row)
             cell = f"({row.value:.3f})"
@@ -316,7 +316,9 @@ def test_two_lines_are_compared_as_posbench_does(page, site):
 def test_all_drawn_lines_are_ranked_and_compared_with_each_other(page, site):
     page.choose("y", "nll")
     page.choose("filter", "encoding=rope -log_n")
-    (comparison,) = requested_comparisons({"": site[1]}, Request(lines=ROPE, length="16x"))
+    (comparison,) = requested_comparisons(
+        {"": site[1]}, Request(lines=ROPE, length="16x")
+    ).comparisons
     names = [row.line.name.replace("|", " ") for row in comparison.lines]
     ranked = cells(page, "#compared")
     assert [row[0] for row in ranked] == names

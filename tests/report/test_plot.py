@@ -13,6 +13,7 @@ import pytest
 from conftest import CONFIGS
 from matplotlib.colors import to_hex, to_rgb
 from script_calls import call
+from synthetic import write_run
 
 import posbench
 from posbench.report.figures.lines import Mark
@@ -20,8 +21,10 @@ from posbench.report.figures.method_lines import lines_of_methods, panel_groups
 from posbench.report.figures.palette import shades
 from posbench.report.figures.paper import SIZES
 from posbench.report.figures.style import FOREIGN_COLOURS
-from posbench.report.frame import records_of_frame
+from posbench.report.frame import record_frame, records_of_frame
 from posbench.report.plot import Options, draw_figure
+from posbench.report.records import CurvePoint
+from posbench.report.report import collect_report
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"
@@ -144,6 +147,21 @@ def test_a_line_of_other_trainings_is_subtracted_over_the_seeds_that_both_have(h
         tuple(np.round(pair, 9)) for pair in zip(mean - half, mean + half, strict=True)
     }
     assert "the 3 seeds that both lines have" in " ".join(caption())
+
+
+def test_with_one_shared_seed_its_difference_is_drawn(tmp_path):
+    paths = write_run(tmp_path, "rope", 0)
+    for seed in range(3):
+        paths += write_run(tmp_path, "alibi", seed)
+    points = [point for section in collect_report(paths, "", "").sections for point in section]
+    frame = record_frame(points, CurvePoint)
+    options = Options(y="nats", reference="alibi", lines="rope|none|none")
+    figure, _ = draw_figure(frame, options)
+    (axes,) = figure.axes
+    of_rope, of_alibi = line_of(frame, "rope"), line_of(frame, "alibi")
+    shared = np.array([*of_rope.nll_by_seed])[:, 0] - np.array([*of_alibi.nll_by_seed])[:, 0]
+    assert not np.allclose(shared, of_rope.nll.to_numpy() - of_alibi.nll.to_numpy(), atol=1e-4)
+    find(axes, of_rope.length.astype(float), shared)
 
 
 def test_intervals_of_a_loss_are_over_documents_or_over_seeds_where_only_rows_are_there():

@@ -68,7 +68,7 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
     mark = functools.partial(_mark, bars=bars)
     scores = [score for score in section if score.depth is None]
     shown = panel_groups(scores)
-    lengths = tick_lengths(score.length for score in section)
+    lengths = tick_lengths((score.length for score in section), section[0].train_len)
     set_up_axes = functools.partial(_set_up, lengths=lengths, train_len=section[0].train_len)
     panels_by_task = []
     for task, of_task in grouped(scores, lambda score: score.task).items():
@@ -155,7 +155,7 @@ def methods_map(section: list[Score], title: str):
     None for fewer than three methods or two lengths.
     """
     scores = [score for score in section if score.depth is None]
-    lengths = tick_lengths(score.length for score in section)
+    lengths = tick_lengths((score.length for score in section), section[0].train_len)
     first: dict[tuple, Score] = {}  # {method: its first score}
     for score in scores:
         first.setdefault(score.method, score)
@@ -182,7 +182,7 @@ def depth_maps(section: list[Score], title: str):
     scores = [score for score in section if score.depth is not None]
     if not scores:
         return None
-    lengths = tick_lengths(score.length for score in scores)
+    lengths = tick_lengths((score.length for score in scores), scores[0].train_len)
     depths = sorted({score.depth for score in scores})
     maps: dict[str, Cells] = {}
     for (task, *method), of_method in grouped(

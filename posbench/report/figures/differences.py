@@ -124,7 +124,7 @@ def heatmap(curve: list[CurvePoint], title: str):
     cells = _cells_with_a_difference(curve)
     if len(cells) < LEAST_METHODS:
         return None
-    lengths = tick_lengths(point.length for point in curve)
+    lengths = tick_lengths((point.length for point in curve), curve[0].train_len)
     shown = blocks_of_rows(methods_best_first(cells))
     colours = _colours(cells)
     names = _row_names(cells)
@@ -293,7 +293,8 @@ def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str
         lines.append("There are no intervals.")
     if any(abs(point.difference) > edge for point in measured):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
-    if _has_unmeasured_cell(cells, tick_lengths(point.length for point in curve)):
+    lengths = tick_lengths((point.length for point in curve), curve[0].train_len)
+    if _has_unmeasured_cell(cells, lengths):
         lines.append("Hatched: not evaluated there (refused, without effect, or missing).")
     if any(point.nll is None for point in points):
         lines.append("nan: the loss is not finite.")

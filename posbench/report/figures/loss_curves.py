@@ -55,7 +55,7 @@ def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     if too_wide:
         bars = NO_BARS
     lengths = sorted({point.length for point in curve})
-    ticked = tick_lengths(lengths)
+    ticked = tick_lengths(lengths, curve[0].train_len)
 
     def mark(point: CurvePoint) -> Mark | None:
         with_marker = len(lengths) <= MOST_MARKED_LENGTHS or point.length in ticked

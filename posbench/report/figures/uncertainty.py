@@ -114,10 +114,16 @@ def value_by_seed(record: SectionKey, column: str) -> dict[object, float]:
     """{seed: value of a column} of a mean over several seeds; {} for one seed, or where they are
     not known.
     """
+    values = value_of_any_seed(record, column)
+    return values if len((record.by_seed or {}).get(SEEDS_KEY) or ()) > 1 else {}
+
+
+def value_of_any_seed(record: SectionKey, column: str) -> dict[object, float]:
+    """{seed: value of a column}, also of a single seed; {} where they are not known."""
     by_seed = record.by_seed or {}
     values = by_seed.get(column) or ()
     seeds = by_seed.get(SEEDS_KEY) or ()
-    if len(seeds) < 2 or len(values) != len(seeds):
+    if len(values) != len(seeds):
         return {}
     pairs = zip(seeds, values, strict=True)
     return {seed: value for seed, value in pairs if value is not None}

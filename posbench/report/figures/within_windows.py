@@ -100,7 +100,7 @@ def _context_panel(
 
     def set_up_axes(axes) -> None:
         label = "c, tokens of context before every target"
-        set_up_octaves_x(axes, tick_lengths(contexts), train_len, label)
+        set_up_octaves_x(axes, tick_lengths(contexts, train_len), train_len, label)
         right = max(*contexts, train_len) * 1.25
         axes.set(xlim=(min(contexts) / 1.25, right), ylim=(ends.low, ends.high))
         style = {
@@ -249,7 +249,8 @@ def _position_panel(
         lengths = [point.length for point in column.points]
         powers_of_two = {length for length in lengths if length & (length - 1) == 0}
         label = f"position in a window of {curve[0].window} tokens"
-        set_up_octaves_x(axes, tick_lengths(powers_of_two or lengths), train_len, label)
+        ticked = tick_lengths(powers_of_two or lengths, train_len)
+        set_up_octaves_x(axes, ticked, train_len, label)
         # Marks stand in the middles of bins, ticks at their ends, which are the lengths.
         left = min(middles[length] for length in lengths) / 1.1
         right = max(*lengths, train_len) * 1.02

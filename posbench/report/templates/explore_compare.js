@@ -143,7 +143,7 @@ const scaleWords = y => isRatio(y) || y === "accuracy" ? measureWords(y) : `${me
 const differenceWords = y => y === "accuracy" ? SHARE : isRatio(y) ? RATIO_UNITS[MEASURES[y]] : unitWords(y);
 const fixed = value => value.toFixed(3).replace(/^-(0\.0+)$/, "$1");
 const signed = (value, y) => isRatio(y) ? fixed(value) : fixed(value).replace(/^(?!-)/, "+");
-const pText = p => p < 0.001 ? "<0.001" : p >= 0.0495 && p < 0.05 ? p.toFixed(4) : p.toFixed(3);
+const pText = p => p < 0.001 ? "<0.001" : p >= 0.0495 && p < 0.05 ? (Math.floor(p * 1e4) / 1e4).toFixed(4) : p.toFixed(3);
 function shownValue(row, y) {
   const value = into(row.point, y)(row.mean);
   return Number.isFinite(value) ? fixed(value) : "-";
@@ -177,9 +177,13 @@ function resultText(comparison, y) {
   const {rows, reference, isBest} = comparison, of = verdict => rows.filter(row => row.verdict === verdict);
   const place = placeText(reference), line = reference.line.method, value = withUnit(reference, y);
   const difference = row => `${intervalText(shownDifference(row, y), y)} ${differenceWords(y)}`;
+  const withDifferences = shown => listed(shown.map(row => fill(TEXTS.by, {line: row.line.method, difference: difference(row)})));
   const parts = [];
   if (isBest) {
-    parts.push(fill(TEXTS.best, {place, line, lowest: fill(LOWEST[comparison.measure], {measure: measureWords(y)}), value}));
+    const better = of("better"), lowest = fill(LOWEST[comparison.measure], {measure: measureWords(y)});
+    const among = (reference.rank > 1 ? TEXTS.of_known_seeds : "") + (better.length ? TEXTS.over_common_seeds : "");
+    parts.push(fill(TEXTS.best, {place, line, lowest, among, value}));
+    if (better.length) parts.push(fill(TEXTS.better_on_more_seeds, {lines: withDifferences(better)}));
     parts.push(...untoldText(comparison));
     const [worse] = of("worse");
     if (worse) parts.push(fill(rows.length === 2 ? TEXTS.only : TEXTS.next, {line: worse.line.method, difference: difference(worse)}));
@@ -187,8 +191,8 @@ function resultText(comparison, y) {
   }
   parts.push(fill(TEXTS.reference, {place, line, measure: measureWords(y), value}));
   for (const verdict of ["better", "worse"]) {
-    const lines = of(verdict).map(row => fill(TEXTS.by, {line: row.line.method, difference: difference(row)}));
-    if (lines.length) parts.push(fill(TEXTS[verdict], {reference: "it", lines: listed(lines)}));
+    const judged = of(verdict);
+    if (judged.length) parts.push(fill(TEXTS[verdict], {reference: "it", lines: withDifferences(judged)}));
   }
   return [...parts, ...untoldText(comparison)].join(" ");
 }
@@ -198,12 +202,16 @@ function untoldText({rows, correction, corrected}) {
   return names.length ? [fill(TEXTS.untold, {reference: "it", after, lines: listed(names)})] : [];
 }
 function howCompared(comparison) {
-  return [measureText(comparison), ...intervalTexts(comparison), ...seedTexts(comparison), ...correctionTexts(comparison),
+  return [measureText(comparison), ...foreignTexts(comparison), ...intervalTexts(comparison), ...seedTexts(comparison), ...correctionTexts(comparison),
     ...gateTexts(comparison), ...(comparison.absent.length ? [fill(TEXTS.absent, {lines: listed(comparison.absent)})] : [])];
 }
 function measureText({rows, measure}) {
   const encodings = new Set(rows.map(row => row.line.encoding));
   return measure === "loss" && encodings.size > 1 ? fill(TEXTS.across, {rise: `y = ${UNITS.difference}`}) : TEXTS[measure];
+}
+function foreignTexts({rows}) {
+  const names = namesOf(rows.filter(row => !row.point.entries.size));
+  return names.length ? [fill(TEXTS.foreign, {lines: listed(names)})] : [];
 }
 function intervalTexts({rows}) {
   const said = [], withInterval = rows.filter(row => row.p !== undefined);
@@ -241,6 +249,7 @@ function gateTexts({rows}) {
   const said = [];
   if (failed.length === rows.length) said.push(ofTask ? TEXTS.none_learned : TEXTS.gates_failed);
   else if (failed.length) said.push(fill(ofTask ? TEXTS.unlearned : TEXTS.gate_failed, {lines: listed(namesOf(failed))}));
-  if (unknown.length) said.push(fill(TEXTS.gate_unknown, {lines: unknown.length === rows.length ? TEXTS.every : listed(namesOf(unknown))}));
+  const unknownText = ofTask ? TEXTS.inside_unknown : TEXTS.gate_unknown;
+  if (unknown.length) said.push(fill(unknownText, {lines: unknown.length === rows.length ? TEXTS.every : listed(namesOf(unknown))}));
   return said;
 }

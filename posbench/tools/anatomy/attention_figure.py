@@ -171,7 +171,7 @@ def _draw_curves(axes, texts: list[dict], layer_index: int, train_len: int, is_l
     """Draw the entropy of each head of one layer by length."""
     lengths = [text["length"] for text in texts]
     layers = [text["layers"][layer_index] for text in texts]
-    set_up_octaves_x(axes, tick_lengths(lengths), train_len)
+    set_up_octaves_x(axes, tick_lengths(lengths, train_len), train_len)
     axes.set_xlim(min(lengths) / 1.15, max(lengths) * 1.15)
     axes.tick_params(labelsize=7.5, labelbottom=is_last)
     # The largest entropy there is: that of equal weights.

@@ -365,9 +365,12 @@ def _gate_of_trainings(common: CommonCells, pool: Pool) -> Gate:
                 accuracies.append(row["accuracy"])
             else:
                 gains.append(pool.gain_lower(entry))
-    gain_lower = min(gains, default=None)
     fault = ""
-    if gain_lower is not None and gain_lower <= 0:
+    gain_lower = min(gains, default=None)
+    if any(math.isnan(gain) for gain in gains):
+        gain_lower = None
+        fault = "G has no lower 95 % bound, as of a single document: use more evaluate.windows"
+    elif gain_lower is not None and gain_lower <= 0:
         fault = "the lower 95 % bound of G is not above 0: the model does not use its window"
     elif accuracies and min(accuracies) < LEAST_LEARNED_SHARE:
         fault = (

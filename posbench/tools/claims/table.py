@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.common import csv_records
+from posbench.report.comparison_tables import p_text
 from posbench.report.records import grouped
 from posbench.report.table_formats import Table, markdown_row
 from posbench.results.stages import STAGES
@@ -237,7 +238,7 @@ def _table_row(finding: Finding) -> dict[str, str]:
     if finding.seeds:
         row["seeds x documents"] = f"{len(finding.seeds.split())} x {finding.documents}"
     ps = [p for p in (finding.p, finding.p_holm, finding.q) if p is not None]
-    row["p, by Holm, q"] = ", ".join("<0.001" if p < 0.001 else f"{p:.3f}" for p in ps)
+    row["p, by Holm, q"] = ", ".join(map(p_text, ps))
     return row
 
 

@@ -93,13 +93,13 @@ def compare_words(words: list[str]) -> None:
     reports, notes = collected_reports(
         {path: named_results(path) for path in dict.fromkeys(paths)}, title
     )
-    all_comparisons = requested_comparisons(reports, request)
+    all_comparisons, left_out = requested_comparisons(reports, request)
     check_unit(options["unit"], all_comparisons)
     unit = options["unit"] or NATS
     blocks = _blocks(all_comparisons, request, unit)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(blocks_text(blocks, width))
-    for note in notes:
+    for note in [*left_out, *notes]:
         print(note)
     if options["out"]:
         print_files(_write(Path(options["out"]), all_comparisons, blocks, title, unit))

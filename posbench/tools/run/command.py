@@ -244,7 +244,7 @@ def _show_ranking(jobs: list[Job]) -> None:
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
     try:
         report = collect_report(paths, title="", command="", skip_damaged=True)
-        rankings = requested_comparisons({"": report}, ComparisonRequest())
+        rankings = requested_comparisons({"": report}, ComparisonRequest()).comparisons
     except (ConfigError, RunError):
         return  # the report says what is damaged
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from posbench.runs.rows import eval_content, read_eval
 from posbench.runs.target_losses import part_of
 from posbench.tools.claims.command import default_arguments
 from posbench.tools.claims.find import Pool
-from posbench.tools.claims.judge import Finding, judge
+from posbench.tools.claims.judge import Finding, _gate_of_trainings, judge
 from posbench.tools.claims.language import Claim
 from posbench.tools.claims.table import (
     brief_markdown,
@@ -311,6 +312,16 @@ def test_a_model_that_does_not_use_its_window_is_gated(world):
         and finding.effect > 1
         and finding.gain_lower < 0.02
     )
+
+
+@pytest.mark.parametrize("bounds", [(math.nan, -1.0), (-1.0, math.nan), (math.nan, math.nan)])
+def test_a_training_without_a_bound_of_g_is_gated_in_any_order(bounds):
+    """A single document gives no bound, and nan is neither above zero nor the least of two."""
+    cell = SimpleNamespace(protocol="fixed_targets")
+    common = SimpleNamespace(cells=[(1.0, cell, [0, 1])])
+    pool = SimpleNamespace(gain_lower=lambda entry: bounds[entry])
+    gate = _gate_of_trainings(common, pool)
+    assert gate.fault and gate.gain_lower is None
 
 
 def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
