@@ -1,5 +1,6 @@
 """Training of a job: its text, the weights that it begins with, and its parent before it."""
 
+import functools
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from posbench.sweep.kept_steps import KeptSteps
 from posbench.sweep.losses_by_length import LossesByLength
 from posbench.sweep.recorder import Recorder
 from posbench.sweep.take_checkpoint import take_checkpoint
-from posbench.sweep.validation import check_validation_text
+from posbench.sweep.validation import check_validation_text, stored_training, too_late_at
 from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit
@@ -146,7 +147,11 @@ def train(
     parent = _parent_with_hash(job)
     model = _first_model(job, corpus.vocab_size, device)
     keep = None
+    sentences_at = None
     if world.is_main:
+        # read before it is written anew
+        stored = stored_training(job.run) if job.run.has_config else None
+        sentences_at = functools.partial(too_late_at, job, stored)
         _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         origin = provenance.collect_provenance(
@@ -173,6 +178,7 @@ def train(
         world=world,
         losses_by_length=losses_by_length,
         keep=keep,
+        too_late_at=sentences_at,
     )
     world.leave()
     return model

@@ -14,6 +14,7 @@ from posbench.config.typed_args import shown
 from posbench.data.sources import TASK_TOKENIZER
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
+from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job
 from posbench.sweep.kept_steps import run_at
 
@@ -160,9 +161,8 @@ def too_late(job: Job) -> list[str]:
     train = job.config.train
     if not job.run.finished or not (train.validate_lengths or train.keep_steps):
         return []
-    try:
-        stored = typed_group("train", job.run.read_config()["train"])
-    except (ConfigError, RunError, KeyError):  # damaged, as the job itself will report
+    stored = stored_training(job.run)
+    if stored is None:  # damaged, as the job itself will report
         return []
     sentences = []
     if train.validate_lengths and not _holds_validations(stored, train):
@@ -172,17 +172,56 @@ def too_late(job: Job) -> list[str]:
             " extensions), and its earlier weights are gone: delete it, or give another"
             " results_dir, to train it again with them."
         )
-    missing = [
-        step
-        for step in train.kept_steps
-        if not run_at(job.run, job.config, job.fingerprint, step).finished
-    ]
+    missing = _steps_not_kept(job, train.last_step)
     if missing:
         sentences.append(
             f"{job.run.path} was trained already, and the weights of steps {shown(missing)} are not"
             f" there: step={missing[0]} makes the first {missing[0]} steps again."
         )
     return sentences
+
+
+def too_late_at(job: Job, stored: TrainConfig | None, step: int) -> list[str]:
+    """Sentences on what is asked of a training that goes on from `step`, and was not measured or
+    kept up to there.
+
+    `stored` are the settings of the command that began it; None: they are not known.
+    """
+    train = job.config.train
+    sentences = []
+    was_due = min(train.validation_steps) <= step  # one of the validations that are asked for
+    if stored and train.validate_lengths and was_due and not _holds_validations(stored, train):
+        sentences.append(
+            f"{job.run.path} made its first {step} steps without"
+            f" {KEY}={shown(train.validate_lengths)} (and these extensions), so its validations"
+            f" begin after step {step}: delete it, or give another results_dir, to train it again"
+            " with all of them."
+        )
+    missing = _steps_not_kept(job, step)
+    if missing:
+        sentences.append(
+            f"{job.run.path} made its first {step} steps already, and the weights of steps"
+            f" {shown(missing)} are not there: step={missing[0]} makes the first {missing[0]} steps"
+            " again."
+        )
+    return sentences
+
+
+def stored_training(run: Run) -> TrainConfig | None:
+    """Settings of the training in a run's config.yaml; None where that is missing or damaged."""
+    try:
+        return typed_group("train", run.read_config()["train"])
+    except (ConfigError, RunError, KeyError):
+        return None
+
+
+def _steps_not_kept(job: Job, last: int) -> list[int]:
+    """Steps up to `last` whose weights are asked for and are not there."""
+    return [
+        step
+        for step in job.config.train.kept_steps
+        if step <= last and not run_at(job.run, job.config, job.fingerprint, step).finished
+    ]
 
 
 def _holds_validations(stored: TrainConfig, asked: TrainConfig) -> bool:

@@ -40,6 +40,7 @@ def fit(
     world: World | None = None,
     losses_by_length: Callable[[], dict] | None = None,
     keep: Keep | None = None,
+    too_late_at: Callable[[int], list[str]] | None = None,
 ) -> dict:
     """Train `model` (already on `device`), write run.weights and run.summary, and return the
     summary.
@@ -47,7 +48,8 @@ def fit(
     Training resumes from a saved state if there is one. `recorder.train(step, **figures)` is called
     every `log_every` steps. `plan_for(length, step)` returns the plan of a step (None: of
     validation). Losses are nats per token. `losses_by_length()` gives those of a validation at
-    several lengths, and `keep` keeps the weights of config.kept_steps. All processes of `world`
+    several lengths, and `keep` keeps the weights of config.kept_steps. `too_late_at(step)` gives
+    sentences, to be printed, on what the steps before a resumed one lack. All processes of `world`
     call this; only the main one writes and records, and the others return {}.
 
     Raises RunError if a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the
@@ -67,7 +69,7 @@ def fit(
                 world,
                 losses_by_length,
             )
-            _take_up(trainer, run)
+            _take_up(trainer, run, too_late_at)
             peak = Peak(device)
             with Progress(config.last_step, "train", "steps") as bar:
                 bar.update(trainer.step, spared=True)  # steps of an earlier command took no time
@@ -127,15 +129,17 @@ def _train(
         )
 
 
-def _take_up(trainer: Trainer, run: Run) -> None:
+def _take_up(trainer: Trainer, run: Run, too_late_at: Callable[[int], list[str]] | None) -> None:
     """Resume from the state on disk, if there is one, in every process. The main one is first,
-    since it repairs a damaged state.
+    since it repairs a damaged state. It prints what `too_late_at` says of the step.
     """
     world = trainer.world
     steps = trainer.config.last_step
     if world.is_main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
+        for sentence in too_late_at(trainer.step) if too_late_at else []:
+            print(sentence, file=sys.stderr, flush=True)
     # The main process has resumed if any step is above 0; the others then read what it left.
     if world.largest_over_processes(trainer.step) and not world.is_main:
         trainer.resume(run)

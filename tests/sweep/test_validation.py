@@ -213,6 +213,28 @@ def test_what_is_asked_too_late_is_said(cli):  # noqa: F811
     assert "of steps [2] are not there: step=2 makes the first 2 steps again" in later.stderr
 
 
+def test_what_is_asked_too_late_of_an_interrupted_training_is_said(cli, monkeypatch):  # noqa: F811
+    """The state is of step 3: step 1 was kept before it, step 2 was not, and step 4 is the end."""
+    first = ["train.checkpoint_every=3", "train.keep_steps=1", *NO_EVALUATION]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_finish", interrupted)
+        for folder in ("same", "kept", "validated", "early"):
+            cli(*first, f"results_dir={folder}", code=1)
+    same = cli(*first, "results_dir=same").stderr
+    assert "going on from step 3 of 4" in same and "made its first" not in same
+    kept = cli(*first, "train.keep_steps=[1,2,4]", "results_dir=kept").stderr
+    assert "first 3 steps already, and the weights of steps [2] are not there: step=2" in kept
+    lengths = [*first, "train.validate_lengths=16,48"]
+    validated = cli(*lengths, "train.validate_every=3", "results_dir=validated").stderr
+    assert "made its first 3 steps without train.validate_lengths=[16, 48]" in validated
+    assert "the weights of steps" not in validated
+    # No validation is due before the end.
+    early = cli(
+        *lengths, "train.keep_steps=4", "train.validate_every=4", "results_dir=early"
+    ).stderr
+    assert "going on from step 3 of 4" in early and "made its first" not in early
+
+
 def test_a_dry_run_counts_validations_and_kept_weights(cli):  # noqa: F811
     plain = cli("dry=true", *NO_EVALUATION).stdout
     watched = cli("dry=true", *WATCHED, *NO_EVALUATION).stdout
