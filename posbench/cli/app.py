@@ -37,8 +37,10 @@ from posbench.config.compose import (
     experiment_of,
     hydra_form,
     hydra_loader,
+    key_of,
     raw_configs_of_jobs,
     set_wandb_group,
+    sets_below,
     unresolved_values,
     words_of_jobs,
     words_of_swept_groups,
@@ -147,12 +149,15 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
     words_of_yaml = [  # hydra.sweeper.params: what a yaml sweeps
         f"{key}={value}" for key, value in (sweeper["params"] or {}).items()
     ]
-    groups = {word.lstrip("+~").partition(".")[0] for word in words_of_choices}
     jobs = []
     for words_of_job in words_of_jobs([*words_of_yaml, *job_words]):
+        choices = [
+            f"{key_of(choice)}={choice.partition('=')[2]}"
+            for choice in words_of_job
+            if any(sets_below(word, choice) for word in words_of_choices)
+        ]
         # Quoted by an error, which is of a key that this choice lacks.
-        choices = " ".join(word for word in words_of_job if word.partition("=")[0] in groups)
-        with _errors_as_one_sentence(choices):
+        with _errors_as_one_sentence(" ".join(choices)):
             jobs.append(ComposedJob(composer.values(words_of_job), words_of_job))
     return Composed(jobs, composer, launcher, sweep)
 

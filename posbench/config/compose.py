@@ -165,13 +165,21 @@ def words_of_swept_groups(words: list[str]) -> list[str]:
 
     Of -m extension=yarn,ntk extension.mode=fixed that is the second."""
     overrides = OverridesParser.create(config_loader=hydra_loader()).parse_overrides(words)
-    groups = {override.key_or_group for override in overrides if override.is_sweep_override()}
-    words_of_groups = []
-    for word, override in zip(words, overrides, strict=True):
-        group, dot, _ = override.key_or_group.partition(".")
-        if dot and group in groups:
-            words_of_groups.append(word)
-    return words_of_groups
+    swept = [override.input_line for override in overrides if override.is_sweep_override()]
+    return [word for word in words if any(sets_below(word, choice) for choice in swept)]
+
+
+def sets_below(word: str, choice: str) -> bool:
+    """True if `word` sets a key of what the word `choice` chooses.
+
+    >>> sets_below("extension.mode=fixed", "extension=yarn")
+    True
+    >>> sets_below("train.scale_attention.bias=true", "scale_attention@train.scale_attention=ssmax")
+    True
+    >>> sets_below("train.steps=9", "scale_attention@train.scale_attention=ssmax")
+    False
+    """
+    return key_of(word).startswith(f"{key_of(choice)}.")
 
 
 def unresolved_values(raw: DictConfig) -> dict:
@@ -342,7 +350,7 @@ def with_fixed_mode(values: dict, words: Iterable[str]) -> dict:
     not, since a length to reach can mean nothing else.
 
     Of extension.target_len=512 that is extension.mode."""
-    keys = [_key_of(word) for word in words]
+    keys = [key_of(word) for word in words]
     for key in keys:
         method, _, argument = key.rpartition(".")
         if argument == TARGET_LENGTH_KEY and method and f"{method}.mode" not in keys:
@@ -438,7 +446,7 @@ def experiment_of(raw: dict, overrides: list[str]) -> dict:
 def check_typed_keys(values: dict, words: list[str]) -> None:
     """Raise ConfigError for a word that removes a key, or adds one that nothing reads."""
     for word in words:
-        key = _key_of(word)
+        key = key_of(word)
         if word.startswith("~"):
             raise ConfigError(
                 f"{word} removes a key that posbench needs: give it another value instead."
@@ -461,17 +469,17 @@ def check_vocabulary(raw_configs: Iterable[dict], words: Iterable[str]) -> None:
     """Raise ConfigError for a typed data.vocab_size that no tokenizer of the jobs reads."""
     tokenizers = {raw["data"].get("tokenizer") for raw in raw_configs}
     for word in words:
-        if _key_of(word) == "data.vocab_size" and tokenizers <= {"bytes", "char"}:
+        if key_of(word) == "data.vocab_size" and tokenizers <= {"bytes", "char"}:
             raise ConfigError(
                 f"{word} has no effect on data.tokenizer={min(tokenizers)}, whose vocabulary has a"
                 " size of its own: leave it out, or choose data.tokenizer=bpe."
             )
 
 
-def _key_of(word: str) -> str:
-    """Key that a word sets.
+def key_of(word: str) -> str:
+    """Key that a word sets, whatever group it chooses from.
 
-    >>> _key_of("+seed=1"), _key_of("+data@evaluate.text=books")
+    >>> key_of("+seed=1"), key_of("+data@evaluate.text=books")
     ('seed', 'evaluate.text')
     """
     key = word.lstrip("+~").partition("=")[0]

@@ -53,6 +53,19 @@ def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
     assert "_base" not in call(capfd, tmp_path, "run", "data=nope").stderr
 
 
+def test_a_swept_trained_scale_takes_an_argument(tmp_path, capfd):
+    """Both have a bias; log_n has none, and is refused by its name as it was typed."""
+    write_text(tmp_path / "text")
+    words = with_usual("-m", "train.scale_attention.bias=true", "dry=true")
+    both = call(capfd, tmp_path, "run", *words, "train.scale_attention=adaptive,asentmax")
+    assert both.returncode == 0 and "2 of 2 trainings to make" in both.stdout, both
+    lacking = call(capfd, tmp_path, "run", *words, "train.scale_attention=adaptive,log_n")
+    refusal = (
+        "refused: train.scale_attention=log_n: Could not override 'train.scale_attention.bias'"
+    )
+    assert lacking.returncode == 2 and refusal in lacking.stderr, lacking
+
+
 def test_a_flag_may_stand_anywhere(tmp_path, capfd):
     write_text(tmp_path / "text")
     done = call(
