@@ -257,9 +257,11 @@ def _reference_cells(run: Run, config: JobConfig, name: str) -> list[EvaluationC
     train_len = config.train.train_len
     evaluate = protocol(name).resolve(config.evaluate, train_len)
     # With a fixed context a longer text reads the same tokens, so one length is enough: twice the
-    # training length, or a stride more, unless max_length is shorter.
-    length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
+    # training length, or a stride more, or as long as many targets need, unless max_length is
+    # shorter.
     shortest = Setting.of(vars(evaluate)).shortest_exact(train_len)
+    usual = train_len + max(train_len, evaluate.stride or 0)
+    length = min(max(usual, shortest), evaluate.max_length)
     if length < shortest:
         return []
     config = replace(config, evaluate=replace(config.evaluate, lengths=[length]))

@@ -369,6 +369,17 @@ def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
         ]
 
 
+@pytest.mark.parametrize("name", ["fixed_targets", "tiled_targets"])
+def test_a_floor_has_room_for_more_targets_than_the_training_length(text_folder, name):
+    """18 targets with 16 tokens each take 33 tokens, 17 take the usual 32, and 50 take 65."""
+    words = [f"evaluate.protocol={name}", "evaluate.lengths=[64]"]
+    for targets, length in ((17, 32), (18, 33), (50, 65)):
+        _, *floors = cells(text_folder, *words, f"evaluate.targets={targets}")
+        assert [(cell[1], cell[3]) for cell in floors] == [(None, [length]), (8, [length])]
+    little_room = [*words, "evaluate.targets=50", "evaluate.max_length=64"]
+    assert [cell[3] for cell in cells(text_folder, *little_room)] == [[64]]
+
+
 def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
     protocols = "evaluate.protocol=[repeat,sliding]"
     everything, alone = (
