@@ -90,8 +90,8 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
     ConfigError for a wrong configuration, and for one training on two devices."""
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}  # of texts, kept by `_plan_job` so that each is made once
-    for raw in raws:
-        planned = _plan_job(raw, fingerprints, auto)
+    planned_jobs = [_plan_job(raw, fingerprints, auto) for raw in raws]
+    for planned in _in_common_windows(raws, planned_jobs):
         job = jobs.setdefault(planned.run.path, planned)  # the first of this training, or itself
         if planned.config.device != job.config.device:
             raise ConfigError(
@@ -102,6 +102,31 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
         _check_same_validation(job, planned)
         _merge_cells(job, cells(job.run, planned.config))
     return list(jobs.values())
+
+
+def _in_common_windows(raws: list[dict], jobs: list[Job]) -> list[Job]:
+    """The jobs of configurations, of which those that differ in evaluate.lengths alone have windows
+    with room for the longest of all, so that they score the same targets.
+
+    -m evaluate.lengths=2048,8192 then scores what evaluate.lengths=[2048,8192] does. A typed
+    evaluate.max_length stays.
+    """
+    keys = []
+    rooms: dict[str, int] = defaultdict(int)  # {all but the lengths: tokens of the longest window}
+    for raw, job in zip(raws, jobs, strict=True):
+        evaluate = job.config.evaluate
+        typed_room = raw["evaluate"].get("max_length")
+        without_lengths = replace(evaluate, lengths=None, max_length=typed_room)
+        key = repr(replace(job.config, evaluate=without_lengths))
+        keys.append(key)
+        rooms[key] = max(rooms[key], evaluate.max_length)
+    return [_with_room(job, rooms[key]) for job, key in zip(jobs, keys, strict=True)]
+
+
+def _with_room(job: Job, max_length: int) -> Job:
+    """The job with windows of `max_length` tokens."""
+    evaluate = replace(job.config.evaluate, max_length=max_length)
+    return replace(job, config=replace(job.config, evaluate=evaluate))
 
 
 def plan_methods(

@@ -380,6 +380,34 @@ def test_a_floor_has_room_for_more_targets_than_the_training_length(text_folder,
     assert [cell[3] for cell in cells(text_folder, *little_room)] == [[64]]
 
 
+def long_windows(text_folder, *commands):
+    """{room for the longest text: lengths} of the evaluations by `none` that the jobs of a sweep
+    plan, for a training on 2,048 tokens, above which usual windows follow from the lengths.
+    """
+    raws = []
+    for command in commands:
+        words = ["data=local", f"data.path={text_folder}", "data.tokenizer=bytes"]
+        words += ["train.length=2048", "evaluate.floor=false", *command.split()]
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            values = unresolved_values(compose("run", words))
+            raws += composition.raw_configs_of_jobs(values, words)
+    (job,) = plan_jobs(raws)
+    return {cell.evaluate.max_length: cell.evaluate.lengths for cell in job.user_cells}
+
+
+def test_lengths_of_a_sweep_above_1024_tokens_score_the_same_targets(text_folder):
+    short, long = "evaluate.lengths=[2048]", "evaluate.lengths=[8192]"
+    together = {8192: [2048, 8192]}
+    assert long_windows(text_folder, "evaluate.lengths=[2048,8192]") == together
+    assert long_windows(text_folder, short, long) == long_windows(text_folder, long, short)
+    assert long_windows(text_folder, short, long) == together
+    # Windows of another room that was typed, and those of another number, stay as they are.
+    typed = f"{short} evaluate.max_length=4096"
+    assert long_windows(text_folder, typed, long) == {4096: [2048], 8192: [8192]}
+    fewer = f"{short} evaluate.windows=3"
+    assert long_windows(text_folder, fewer, long) == {2048: [2048], 8192: [8192]}
+
+
 def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
     protocols = "evaluate.protocol=[repeat,sliding]"
     everything, alone = (
