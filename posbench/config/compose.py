@@ -51,6 +51,7 @@ FILLED_IN_BY = {
     "model.checkpoint": "model=hf model.path=PATH",
     "model.engine": "model=server",
     "train.parent": "finetune= beside run=DIR",
+    "evaluate.origin": "finetune= beside run=DIR",
     "train.step": "step=STEP",
 }
 

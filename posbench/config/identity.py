@@ -64,6 +64,7 @@ FIELDS_ADDED_LATER: dict[str, object] = {
     "data.source.filler": "any",
     "data.source.test_extra": False,
     "evaluate.stride": None,
+    "evaluate.origin": None,
     "evaluate.documents": None,
     "evaluate.text": None,
     "evaluate.unit": "document",

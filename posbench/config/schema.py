@@ -250,6 +250,9 @@ class EvaluateConfig:
     # scored tokens at the end of a window; None: an eighth of the training length
     targets: Size | None = None
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
+    # training length whose stretches of text are scored, that of the parent of a fine-tuned run;
+    # None: the training length; filled in
+    origin: Size | None = None
     # all: of a checkpoint or of `text` alone, since training read its own text
     split: Literal["test", "validation", "all"] = "test"
     # another text than the training's: a name of configs/data, or its name, path and source

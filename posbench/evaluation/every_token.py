@@ -32,16 +32,17 @@ class EveryTokenProtocol(Protocol):
     same ones at every length.
 
     There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like
-    the windows of fixed_targets. A subclass defines in `window_spans` which windows are read,
+    the windows of fixed_targets. A fine-tuned run has those of its parent (evaluate.origin). A
+    subclass defines in `window_spans` which windows are read,
     overlapping or adjacent. A window's tokens beyond the end of its stretch are fed but not scored,
     so that every window is read with the geometry of L tokens."""
 
-    uses = TEXT_KEYS - {"targets"}
+    uses = (TEXT_KEYS - {"targets"}) | {"origin"}
 
     @classmethod
     def planned_windows(cls, config: EvaluateConfig, train_len: int) -> int:
         """Number of stretches to score: of as many tokens as `windows` training lengths."""
-        return max(1, config.windows * train_len // config.max_length)
+        return max(1, config.windows * (config.origin or train_len) // config.max_length)
 
     @classmethod
     def place_windows(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:

@@ -31,6 +31,7 @@ KEY_TOKEN_KEYS = frozenset({"key_gain", "key_loss", "key_context", "key_run"})
 # among them: it has always been a part of the ids of all protocols that read text.
 UNUSED: dict[str, Any] = {
     "stride": None,
+    "origin": None,
     "floor_block": 1,
     "documents": None,
     "unit": "document",
@@ -117,7 +118,7 @@ class Protocol:
             values |= {"targets": None, "max_length": None}
         if "stride" in cls.uses:
             # Then a scored token has three quarters of the training length before it, or more.
-            values["stride"] = evaluate.stride or max(1, train_len // 4)
+            values["stride"] = evaluate.stride or max(1, (evaluate.origin or train_len) // 4)
         values["lengths"] = cls.lengths(evaluate, train_len)
         values["settings"] = cls.typed_settings(evaluate)
         return replace(evaluate, **values | cls.defaults(evaluate, train_len))

@@ -255,7 +255,7 @@ def _reference_cells(run: Run, config: JobConfig, name: str) -> list[EvaluationC
     Both are impossible if no length is long enough to give every target its context.
     """
     train_len = config.train.train_len
-    evaluate = protocol(name).resolve(config.evaluate, train_len)
+    evaluate = _resolved_settings(config, name)
     # With a fixed context a longer text reads the same tokens, so one length is enough: twice the
     # training length, or a stride more, or as long as many targets need, unless max_length is
     # shorter.
@@ -272,12 +272,19 @@ def _reference_cells(run: Run, config: JobConfig, name: str) -> list[EvaluationC
     return references
 
 
+def _resolved_settings(config: JobConfig, name: str) -> EvaluateConfig:
+    """Settings of an evaluation by the protocol `name`, which scores the targets of the parent."""
+    train = config.train
+    origin = train.origin if train.origin != train.train_len else None
+    return protocol(name).resolve(replace(config.evaluate, origin=origin), train.train_len)
+
+
 def make_cell(
     run: Run, config: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False
 ) -> EvaluationCell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
     evaluator = protocol(name)
-    evaluate = evaluator.resolve(config.evaluate, config.train.train_len)
+    evaluate = _resolved_settings(config, name)
     version = evaluator.version_of(evaluate)
     eval_id = identity.eval_id(name, extension, scale, vars(evaluate), run.id, version)
 

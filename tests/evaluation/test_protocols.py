@@ -408,6 +408,39 @@ def test_lengths_of_a_sweep_above_1024_tokens_score_the_same_targets(text_folder
     assert long_windows(text_folder, fewer, long) == {2048: [2048], 8192: [8192]}
 
 
+def stretches(text_folder, *words):
+    """{protocol: (number of its stretches or windows, stride)} of what a user asks for, trained on
+    16 tokens.
+    """
+    words = [f"data.path={text_folder}", *words]
+    words += ["data=local", "data.tokenizer=bytes", "train.length=16", "evaluate.lengths=[32]"]
+    words += ["evaluate.protocol=[disjoint,sliding,tiled_targets,yarn_script,fixed_targets]"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        values = unresolved_values(compose("run", words))
+        (job,) = plan_jobs(composition.raw_configs_of_jobs(values, words))
+    train_len = job.config.train.train_len
+    numbers = {}
+    for cell in job.user_cells:
+        n_windows = protocol(cell.protocol).planned_windows(cell.evaluate, train_len)
+        numbers[cell.protocol] = n_windows, cell.evaluate.stride
+    return numbers
+
+
+@pytest.mark.parametrize("length", [16, 64, 256])
+def test_a_child_scores_the_stretches_of_its_parent(text_folder, length):
+    """512 windows of 16 tokens are 32 stretches of 256, whatever the length of the fine-tuning."""
+    expected = {
+        "disjoint": (32, None),
+        "sliding": (32, 4),
+        "tiled_targets": (32, None),
+        "yarn_script": (32, 4),
+        "fixed_targets": (512, None),
+    }
+    assert stretches(text_folder) == expected
+    child = stretches(text_folder, "finetune=longer", f"finetune.length={length}")
+    assert child == expected
+
+
 def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
     protocols = "evaluate.protocol=[repeat,sliding]"
     everything, alone = (
