@@ -142,6 +142,18 @@ def test_whatever_treats_earlier_tokens_otherwise_later_needs_no_cache(extension
             ).past_key_values
 
 
+def test_a_cache_that_ends_within_a_piece_is_refused_by_a_method_of_pieces():
+    fed = {"_target_": "posbench.extensions.dynamic_ntk.DynamicNtk", "factor": 2.0, "fed": 64}
+    model, ids = posbench.extend(tiny("llama"), fed), text(1, 129)
+    within_piece = model(ids[:, :120], use_cache=True).past_key_values
+    with pytest.raises(ConfigError, match="After 121 tokens .* generate with use_cache=False"):
+        model(ids[:, 120:121], past_key_values=within_piece)
+    # Whole pieces stay as they were turned, so a cache of these is exact.
+    whole_pieces = model(ids[:, :128], use_cache=True).past_key_values
+    next_token = model(ids[:, 128:], past_key_values=whole_pieces).logits
+    assert difference(next_token, model(ids).logits[:, 128:]) < SAME
+
+
 LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONGROPE = {"factor": 2.0, "long_factor": [2.0] * 8, "short_factor": [1.0] * 8}
 

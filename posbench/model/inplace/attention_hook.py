@@ -187,14 +187,26 @@ class AttentionHook:
         """True if a text of `length` tokens treats its first `cached` tokens, whose keys and values
         a cache holds, as they were treated when they were the whole text.
 
-        A method that treats beginnings alike from every power of two to the next is taken to do so
-        between them, so that it is not asked again for each length. Of any other, such as one with
-        a factor of each length, the two lengths are compared."""
+        A method that treats beginnings alike from every power of two to the next, and from the
+        token before that, is taken to do so between them, so that it is not asked again for each
+        length. Of any other, such as one with a factor of each length, the two lengths are
+        compared."""
         # from the power of two up to `cached` to that from `length` on
         octaves = range(cached.bit_length() - 1, (length - 1).bit_length())
-        if all(self._treats_beginning_alike(2**octave, 2 ** (octave + 1)) for octave in octaves):
+        if all(self._is_alike_within_octave(octave) for octave in octaves):
             return True
         return self._treats_beginning_alike(cached, length)
+
+    def _is_alike_within_octave(self, octave: int) -> bool:
+        """True if a text of 2^(octave + 1) tokens treats its first half, and all but its last
+        token, as texts of these alone.
+
+        A method that reads a text in pieces (dynamic_ntk with `fed`) is alike from one power of two
+        to the next, where whole pieces end, and not in the middle of a piece."""
+        longer = 2 ** (octave + 1)
+        return all(
+            self._treats_beginning_alike(shorter, longer) for shorter in (longer // 2, longer - 1)
+        )
 
     def _treats_beginning_alike(self, beginning: int, length: int) -> bool:
         """True if a text of `length` tokens treats its first `beginning` tokens as a text of these
