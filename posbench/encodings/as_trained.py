@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi, alibi_slopes
@@ -144,6 +145,9 @@ class Turned(Encoding):
     def _new_table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and signed sin at these coordinates alone: [2, T, R], float32."""
         angle_TF = self.sign * spectrum.angles(pos_T)
+        # Pairs that rest are not in the spectrum: their angle is 0.
+        n_resting = spectrum.rotary_dim // 2 - angle_TF.shape[-1]
+        angle_TF = pad(angle_TF, (0, n_resting))
         table = (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
         return torch.stack(cos_and_sin_by_channel(table, self.layout))
 

@@ -505,15 +505,18 @@ def _relative_difference(values: Tensor, expected: Tensor) -> float:
 
 
 def _spectrum(freq_F: Tensor) -> Spectrum:
-    """Spectrum of measured frequencies; its base is that of the two fastest pairs, which scalings
-    leave as they were.
-    """
+    """Spectrum of measured frequencies of all pairs. Slow pairs that rest are left out, so that an
+    extension's last pair is the last that turns, as in p_rope.
+
+    Its base is that of the two fastest pairs, which scalings leave as they were."""
     pairs = len(freq_F)
     ratio = 1.0  # of one pair, or of none that turns, which tell no base: LEAST_BASE below
     if pairs > 1 and freq_F[1] > 0:
         ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
     base = float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
-    return Spectrum(freq_F, max(base, LEAST_BASE), rotary_dim=2 * pairs)
+    turning_pairs = freq_F.nonzero().flatten()
+    n_turning = int(turning_pairs[-1]) + 1 if len(turning_pairs) else 0
+    return Spectrum(freq_F[:n_turning], max(base, LEAST_BASE), rotary_dim=2 * pairs)
 
 
 def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
@@ -534,13 +537,13 @@ def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], 
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         _compute_angles(angles, length, longest_as_it_came)
         buffer = getattr(angles.module, angles.buffer_name)
-        freq_F = buffer.detach().double().cpu().flatten().clone()
+        computed = _spectrum(buffer.detach().double().cpu().flatten().clone())
         # The module goes back to the frequencies that it had.
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         for spectrum in (measured, *spectrum_of_length.values()):
-            if torch.equal(spectrum.freq_F, freq_F):
+            if torch.equal(spectrum.freq_F, computed.freq_F):
                 return spectrum
-        return _spectrum(freq_F)
+        return computed
 
     def spectra(length: int) -> Spectrum:
         if length not in spectrum_of_length:
