@@ -35,6 +35,8 @@ TOLERANCE_OF_16_BITS = 0.02
 UNTURNED_TOLERANCE = 1e-6  # difference of q and k that were not turned, of their largest number
 MOVED_BY = 3  # positions by which the third pass is moved
 LEAST_BASE = 1.0 + 1e-9  # extensions divide by its logarithm
+# rope types that may scale neighbouring pairs otherwise, whose ratio then does not tell the base
+TYPES_BY_PAIR = ("longrope", "yarn", "llama3")
 MOST_ROWS_BEFORE_0 = 8  # rows of a learned table before that of position 0
 
 
@@ -504,26 +506,49 @@ def _relative_difference(values: Tensor, expected: Tensor) -> float:
     return float((values - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-def _spectrum(freq_F: Tensor) -> Spectrum:
+def _spectrum(freq_F: Tensor, base: float | None = None) -> Spectrum:
     """Spectrum of measured frequencies of all pairs. Slow pairs that rest are left out, so that an
     extension's last pair is the last that turns, as in p_rope.
 
-    Its base is that of the two fastest pairs, which scalings leave as they were."""
-    pairs = len(freq_F)
-    ratio = 1.0  # of one pair, or of none that turns, which tell no base: LEAST_BASE below
-    if pairs > 1 and freq_F[1] > 0:
-        ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
-    base = float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
+    `base`: None for that of the two fastest pairs."""
+    if base is None:
+        base = _base_of_fastest_pairs(freq_F)
     turning_pairs = freq_F.nonzero().flatten()
     n_turning = int(turning_pairs[-1]) + 1 if len(turning_pairs) else 0
-    return Spectrum(freq_F[:n_turning], max(base, LEAST_BASE), rotary_dim=2 * pairs)
+    return Spectrum(freq_F[:n_turning], max(base, LEAST_BASE), rotary_dim=2 * len(freq_F))
+
+
+def _base_of_fastest_pairs(freq_F: Tensor) -> float:
+    """Base of frequencies whose two fastest pairs are as without a scaling, or scaled alike."""
+    pairs = len(freq_F)
+    ratio = 1.0  # of one pair, or of none that turns, which tell no base: at least LEAST_BASE
+    if pairs > 1 and freq_F[1] > 0:
+        ratio = float(freq_F[0] / freq_F[1])  # base^(1 / pairs)
+    return float(f"{ratio**pairs:.5g}")  # 10000 but for rounding
+
+
+def _configured_base(angles: Angles) -> float | None:
+    """Base that the module's configuration names for a rope type that scales pairs one by one.
+
+    None for other types, whose frequencies tell it (some families enlarge the named one), and
+    where none is named."""
+    config = getattr(angles.module, "config", None)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    # Where kinds of layer differ, each has parameters of its own: {kind: parameters}.
+    for kind in angles.kinds:
+        parameters = parameters.get(kind) or parameters
+    if parameters.get("rope_type") not in TYPES_BY_PAIR:
+        return None
+    base = parameters.get("rope_theta")
+    return None if base is None else float(base)
 
 
 def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
     """(frequencies of each length as the module computes them, True if they go on changing beyond
     the training length).
     """
-    measured = _spectrum(angles.angle_TF[1])  # the angles of position 1: the frequencies
+    base = _configured_base(angles)
+    measured = _spectrum(angles.angle_TF[1], base)  # the angles of position 1: the frequencies
     if angles.buffer_name is None:
         return lambda length: measured, False
     config = getattr(angles.module, "config", None)
@@ -537,7 +562,7 @@ def _spectra_by_length(angles: Angles, train_len: int) -> tuple[Callable[[int], 
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         _compute_angles(angles, length, longest_as_it_came)
         buffer = getattr(angles.module, angles.buffer_name)
-        computed = _spectrum(buffer.detach().double().cpu().flatten().clone())
+        computed = _spectrum(buffer.detach().double().cpu().flatten().clone(), base)
         # The module goes back to the frequencies that it had.
         _compute_angles(angles, MEASURED_TOKENS, longest_as_it_came)
         for spectrum in (measured, *spectrum_of_length.values()):
