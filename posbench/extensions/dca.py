@@ -17,13 +17,15 @@ from posbench.position.interfaces import AS_ROPE, Extension
 
 
 class Dca(Extension):
-    """Three bands by chunk. Raises ConfigError unless 0 <= local <= chunk and chunk >= 1."""
+    """Three bands by chunk. Raises ConfigError unless 0 <= local <= chunk and chunk >= 1, also if
+    the chunk follows from the training length.
+    """
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
-        # One that is None is computed from the training length, and bounds nothing here.
+        # `bands` computes one that is None, and then checks `local`.
         is_too_small = (chunk is not None and chunk < 1) or (local is not None and local < 0)
         exceeds_chunk = chunk is not None and local is not None and local > chunk
         if is_too_small or exceeds_chunk:
@@ -37,7 +39,14 @@ class Dca(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         # The authors' defaults: local tokens, a chunk of three quarters of training with them.
         w = span.train_len // 16 if self.local is None else self.local
-        size = self.chunk or max(1, 3 * span.train_len // 4 - w)
+        chunk_and_local = 3 * span.train_len // 4
+        if self.chunk is None and w > max(0, chunk_and_local - w):
+            raise ConfigError(
+                f"extension.local={w} exceeds the chunk, which is the rest of 3/4"
+                f" train_len={span.train_len}: give extension.local of at most"
+                f" {chunk_and_local // 2}, or extension.chunk too."
+            )
+        size = self.chunk or max(1, chunk_and_local - w)
         cap = min(size + w, 2 * size - 1)  # largest coordinate of a query
 
         def index_in_chunk(pos_T: Tensor) -> Tensor:

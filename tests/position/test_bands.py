@@ -10,6 +10,7 @@ from conftest import TRAIN_LEN, node, small_shape
 from dense_extensions import gali_ids
 from measures import LONG, distances, equal, outputs, plain, same
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
 from posbench.encodings.rope import Rope
 from posbench.extensions.dca import Dca
@@ -118,6 +119,21 @@ def test_dca_looks_up_the_authors_tables(size, local):
                 else beyond[size - 1]
             )
             assert distance_TT[i, j] == q - j % size, (i, j)
+
+
+def test_dca_may_have_half_of_three_quarters_of_training_as_local():
+    """Then local is the chunk: 24 tokens each of 3/4 64, with the distances of the authors' tables
+    for these numbers, which grow with each key up to a chunk away.
+    """
+    span = Span(64, 256, 256)
+    for by_training, by_numbers in zip(
+        Dca(local=24).bands(span), Dca(24, 24).bands(span), strict=True
+    ):
+        index_T = torch.arange(256)
+        for name in ("first", "last", "q", "k"):
+            equal(getattr(by_training, name)(index_T), getattr(by_numbers, name)(index_T))
+    with pytest.raises(ConfigError, match="extension.local=25 .*at most 24"):
+        Dca(local=25).bands(span)
 
 
 @pytest.mark.parametrize(("window", "chunk"), [(2, 1), (2, 5), (7, 16), (15, 40)])

@@ -120,6 +120,12 @@ ARGUMENTS = [
     ("extension=self_extend extension.group=0", "extension.group=0"),
     ("extension=dca extension.chunk=0", "extension.chunk=0"),
     ("extension=dca extension.chunk=4 extension.local=5", "extension.local=5"),
+    # The chunk is 3/4 of 16 tokens - local, so local may have half of the 12.
+    (
+        "extension=dca extension.local=7",
+        "extension.local=7 exceeds the chunk, .* train_len=16: give extension.local of at most 6",
+    ),
+    ("extension=dca extension.local=50", "extension.local=50"),
     ("extension=string extension.shift=0", "extension.shift=0"),
     ("extension=streaming extension.sinks=0", "extension.sinks=0"),
     ("extension=lm_infinite extension.n_global=0", "extension.n_global=0"),
