@@ -3,7 +3,9 @@
 Each part gets its own target_len. Frequencies and tables are changed in the order of the parts;
 temperatures multiply. At most one part may define the bands. Parts that only move coordinates (pi,
 table_linear) act after it on its coordinates, as the DCA code divides the positions it has mapped.
-At most one part may crop."""
+At most one part may crop. The pieces of dynamic_ntk with `fed` are counted by positions as they are
+and have frequencies each, so no part may move positions beside it, or change frequencies after it.
+"""
 
 import math
 import operator
@@ -25,7 +27,7 @@ PROBE_SPAN = Span(2**40, 1, 1)
 
 class Compose(Extension):
     """Extensions (yaml nodes or None, listed or named) acting together. Raises ConfigError for no
-    parts, two maps of bands or two crops.
+    parts, two maps of bands, two crops, and a part that the pieces of dynamic_ntk do not allow.
     """
 
     def __init__(self, parts: dict[str, dict | None] | list[dict]):
@@ -43,9 +45,19 @@ class Compose(Extension):
         ]
         _check_at_most_one(banding, "says which keys a query sees")
         _check_at_most_one(cropping, "crops the text")
+        _check_beside_pieces(self.parts)
         self.part_with_bands = banding[0] if banding else None
         self.needs = reduce(operator.or_, (part.needs for part in self.parts), Trait(0))
         self.tested_with = _tested_with_of_all([part.tested_with for part in self.parts])
+
+    @property
+    def fed(self) -> int | None:
+        """Tokens of each piece of a text, of the part that has pieces; None without one."""
+        for part in self.parts:
+            fed = getattr(part, "fed", None)
+            if fed:
+                return fed
+        return None
 
     def target_len(self, length: int) -> float:
         return max(part.target_len(length) for part in self.parts)
@@ -84,6 +96,27 @@ def _check_at_most_one(parts: list[Extension], role: str) -> None:
     if len(parts) > 1:
         names = " and ".join(type(part).__name__ for part in parts)
         raise ConfigError(f"extension.parts names {names}, and each of them {role}: keep one.")
+
+
+def _check_beside_pieces(parts: list[Extension]) -> None:
+    """Raise ConfigError for a part that changes what the pieces of dynamic_ntk with `fed` are."""
+    for number, part in enumerate(parts):
+        fed = getattr(part, "fed", None)
+        if not fed:
+            continue
+        pieces = f"extension.parts names {type(part).__name__} with fed={fed}"
+        for other_number, other in enumerate(parts):
+            name = type(other).__name__
+            if other_number != number and Trait.COORDINATE in other.needs:
+                raise ConfigError(
+                    f"{pieces} and {name}, which moves the positions that its pieces are counted"
+                    f" by: leave out fed, or {name}."
+                )
+            if other_number > number and Trait.SPECTRUM in other.needs:
+                raise ConfigError(
+                    f"{pieces} before {name}, which cannot change the frequencies of each piece:"
+                    f" leave out fed, or name {name} first."
+                )
 
 
 def _only_moves_coordinates(part: Extension) -> bool:

@@ -47,6 +47,23 @@ def test_composed_parts_keep_their_own_target():
     assert band.q(torch.tensor([10.0])).item() == 5
 
 
+def test_frequencies_changed_before_the_pieces_of_dynamic_ntk_act_in_each_piece():
+    """theta'_c = 500000^(-c / m) s^(-c / (m - 1)) where s = end of the piece / 64; a mask beside
+    them changes no angle.
+    """
+    extension = Compose(
+        [part("abf"), part("dynamic_ntk", factor=1.0, fed=64), part("window", window=8)]
+    )
+    assert extension.fed == 64
+    pairs = len(ROPE.freq_F)
+    pair_F = torch.arange(pairs, dtype=torch.float64)
+    pos_T = torch.tensor([10.0, 100.0, 200.0], dtype=torch.float64)
+    angle_TF = extension.spectrum(ROPE, SPAN).angles(pos_T)
+    for row, (position, factor) in enumerate([(10, 1), (100, 2), (200, 4)]):
+        slower_F = 500000 ** (-pair_F / pairs) * factor ** (-pair_F / (pairs - 1))
+        equal(angle_TF[row], position * slower_F, atol=1e-12)
+
+
 def test_one_part_composed_is_that_part():
     encoding = Rope(small_shape())
     for name in ("yarn", "pi", "streaming", "dca", "none", "ntk"):
@@ -62,6 +79,9 @@ def test_one_part_composed_is_that_part():
     assert Compose([part("recompute_window"), part("ntk")]).crop(SPAN) == 64
 
 
+PIECES_IN_PARTS = part("compose", parts=[part("dynamic_ntk", fed=64)])
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
@@ -71,6 +91,14 @@ def test_one_part_composed_is_that_part():
         ),
         ([part("window"), part("compose")], "Window and Compose"),
         ([part("recompute_window"), part("recompute_window")], "crops the text"),
+        (
+            [part("dynamic_ntk", fed=64), part("yarn")],
+            "DynamicNtk with fed=64 before Yarn, .*: leave out fed, or name Yarn first",
+        ),
+        ([part("dynamic_ntk", fed=64), part("dynamic_ntk", fed=32)], "before DynamicNtk"),
+        ([PIECES_IN_PARTS, part("abf")], "Compose with fed=64 before Abf"),
+        ([part("dynamic_ntk", fed=64), part("pi")], "and Pi, which moves the positions"),
+        ([part("streaming"), part("dynamic_ntk", fed=64)], "and Streaming, which moves"),
         ({}, "parts is empty"),
     ],
 )
