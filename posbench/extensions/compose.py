@@ -51,6 +51,10 @@ class Compose(Extension):
         self.tested_with = _tested_with_of_all([part.tested_with for part in self.parts])
 
     @property
+    def follows_length(self) -> bool:
+        return any(part.follows_length for part in self.parts)
+
+    @property
     def fed(self) -> int | None:
         """Tokens of each piece of a text, of the part that has pieces; None without one."""
         for part in self.parts:

@@ -10,7 +10,7 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Span, Spectrum, Trait
-from posbench.position.interfaces import Extension, ScaledExtension
+from posbench.position.interfaces import Extension
 
 FAR_POSITION = 2**40  # a position beyond any window
 # Traits of a rotation by frequencies.
@@ -49,7 +49,7 @@ def is_spectrum_by_length(scaling: Extension) -> bool:
     """True if an extension has other frequencies for each length, and nothing else: ntk and
     dynamic_ntk without a fixed target.
     """
-    if not isinstance(scaling, ScaledExtension) or scaling.fixed_target:
+    if not scaling.follows_length:
         return False
     if getattr(scaling, "fed", None):  # then one text has several sets (dynamic_ntk)
         return False
@@ -62,7 +62,7 @@ def _is_fixed_spectrum(scaling: Extension) -> bool:
     """True if an extension acts on frequencies alone, and not by the length of a text."""
     if scaling.needs & ~FREQUENCY_TRAITS:
         return False
-    return not isinstance(scaling, ScaledExtension) or bool(scaling.fixed_target)
+    return not scaling.follows_length
 
 
 def spectrum_trained_in(

@@ -277,6 +277,11 @@ class Extension:
     needs: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
 
+    @property
+    def follows_length(self) -> bool:
+        """True if the extension is set for each length, not for a fixed target_len."""
+        return False
+
     def target_len(self, length: int) -> float:
         """Length in tokens that the extension is set for when `length` tokens are evaluated."""
         return length
@@ -328,6 +333,10 @@ class ScaledExtension(Extension):
         if target_len is not None and target_len < 1:
             raise ConfigError(f"extension.target_len={target_len} must be at least 1.")
         self.fixed_target = target_len
+
+    @property
+    def follows_length(self) -> bool:
+        return not self.fixed_target
 
     def target_len(self, length: int) -> float:
         return self.fixed_target or length

@@ -9,6 +9,7 @@ from dataclasses import replace
 from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, method_name
 from posbench.config.schema import FinetuneConfig, JobConfig, TrainConfig
+from posbench.position.instantiate import nodes_within
 
 DEFAULT_LENGTH_FACTOR = 4  # times the parent's training length, if nothing else is said
 
@@ -54,10 +55,10 @@ def _target_length(config: JobConfig, tuning: FinetuneConfig, length: int) -> in
 
     Raises ConfigError if lengths contradict each other, or finetune.target_len has no effect.
     """
-    lengths = {  # {key: length that the methods themselves name, or None}
-        "extension.target_len": config.extension.get("target_len"),
-        "finetune.encoding.max_len": (tuning.encoding or {}).get("max_len"),
-    }
+    lengths = {}  # {key: length that the methods themselves name, or None}
+    for key, method in nodes_within(config.extension, "extension"):  # parts of compose too
+        lengths[f"{key}.target_len"] = method.get("target_len")
+    lengths["finetune.encoding.max_len"] = (tuning.encoding or {}).get("max_len")
     if tuning.target_len:
         _check_target_used(config, tuning)
         for key, named in lengths.items():
@@ -92,7 +93,8 @@ def _check_target_used(config: JobConfig, tuning: FinetuneConfig) -> None:
         used = "base" in tuning.encoding  # where the parent's encoding goes (pose, randomized)
         reason = "finetune.encoding has no positions of the parent"
     else:
-        used = "mode" in config.extension  # of an extension whose factor depends on a length
+        # An extension, or a part of compose, whose factor depends on a length.
+        used = any("mode" in method for _, method in nodes_within(config.extension))
         reason = (
             f"extension={method_name(config.extension)} has no factor that is made for a length"
         )
@@ -145,6 +147,18 @@ def _scaling_arguments(extension: dict, train_len: int, target: int) -> dict:
     """
     if method_name(extension) == "none":
         return {}
-    if extension.get("mode") == "dynamic":
-        extension = {**extension, "mode": "fixed", "target_len": target}
-    return {"scaling": extension, "scaling_len": train_len}
+    return {"scaling": _with_fixed_factors(extension, target), "scaling_len": train_len}
+
+
+def _with_fixed_factors(value: object, target: int) -> object:
+    """A node, or a value in it, with each factor that follows the length fixed at `target`.
+
+    Parts of compose have factors of their own."""
+    if isinstance(value, list):
+        return [_with_fixed_factors(item, target) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fixed = {key: _with_fixed_factors(item, target) for key, item in value.items()}
+    if "_target_" in fixed and fixed.get("mode") == "dynamic":
+        fixed.update(mode="fixed", target_len=target)
+    return fixed

@@ -10,10 +10,12 @@ import pickle
 
 import pytest
 import torch
+from conftest import node
 from families import FAMILIES, LEARNED, TRAIN_LEN, WINDOW, difference, text, tiny, transformers
 
 import posbench
 from posbench.common.errors import ConfigError
+from posbench.extensions.compose import Compose
 from posbench.extensions.rerope import Rerope
 
 SAME, BEYOND, TARGET = 1e-4, 96, 128
@@ -215,6 +217,25 @@ def test_extending_again_changes_the_methods_alone():
         posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, logits
     )
     assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, logits) > 1e-4
+
+
+def test_the_target_reaches_each_part_of_compose():
+    """One part is that part, whose factor is then that of the target for shorter texts too."""
+    model, ids = posbench.extend(tiny("llama"), "yarn", target_len=TARGET), text(1, TRAIN_LEN + 8)
+    fixed = model(ids).logits
+    yarn = node("extension", "yarn")
+    for parts in (
+        [yarn],
+        {"a": None, "b": yarn},
+        [{**node("extension", "compose"), "parts": [yarn]}],
+    ):
+        for chosen in ({"name": "compose", "parts": parts}, Compose(parts)):
+            posbench.extend(model, chosen, target_len=TARGET)
+            assert torch.equal(model(ids).logits, fixed)
+        assert difference(posbench.extend(model, chosen)(ids).logits, fixed) > 1e-4
+    own_target = {**yarn, "mode": "fixed", "target_len": 2 * TARGET}
+    posbench.extend(model, {"name": "compose", "parts": [own_target]}, target_len=TARGET)
+    assert difference(model(ids).logits, fixed) > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "opt", "gemma3_text"])

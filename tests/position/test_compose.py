@@ -1,5 +1,7 @@
 """Extensions that act together: in which order, and which of them cannot."""
 
+import math
+
 import pytest
 import torch
 from conftest import node, small_shape
@@ -62,6 +64,31 @@ def test_frequencies_changed_before_the_pieces_of_dynamic_ntk_act_in_each_piece(
     for row, (position, factor) in enumerate([(10, 1), (100, 2), (200, 4)]):
         slower_F = 500000 ** (-pair_F / pairs) * factor ** (-pair_F / (pairs - 1))
         equal(angle_TF[row], position * slower_F, atol=1e-12)
+
+
+def test_composed_parts_are_trained_in_as_fixed_only_where_each_part_is():
+    """A quarter of the slowest frequency, by YaRN to 4 times 64 tokens, at every length; its
+    temperature (0.1 ln 4 + 1)^2 is one factor on q and one on k. A part that follows the length
+    is refused or followed as it is alone.
+    """
+    shape = small_shape(256)
+    slowest = Rope(shape).spectrum().freq_F[-1]
+
+    def trained_in(*parts: dict) -> Rope:
+        return Rope(shape, scaling=part("compose", parts=list(parts)), scaling_len=64)
+
+    fixed = trained_in(part("yarn", mode="fixed", target_len=256))
+    assert fixed.amplitude == pytest.approx(0.1 * math.log(4) + 1)
+    for length in (16, 256, 1024):
+        assert fixed.spectrum_at(length).freq_F[-1] == pytest.approx(slowest / 4)
+    for parts in ([part("yarn")], [part("abf"), part("pi")], [part("compose", parts=[part("pi")])]):
+        with pytest.raises(ConfigError, match="compose is not a fixed set of frequencies"):
+            trained_in(*parts)
+    by_length = trained_in(part("ntk"))
+    assert Trait.SPECTRUM not in by_length.traits and by_length.amplitude == 1
+    for length in (64, 256, 1024):
+        expected = slowest * 64 / length
+        assert by_length.spectrum_at(length).freq_F[-1] == pytest.approx(expected)
 
 
 def test_one_part_composed_is_that_part():

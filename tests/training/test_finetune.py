@@ -3,6 +3,7 @@ kill, and says where it comes from.
 """
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from posbench.encodings.pose import Pose
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
+from posbench.position.geometry import Span
 from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan, training_plan_maker
 from posbench.report.labels import Labels
@@ -89,6 +91,34 @@ def test_a_child_begins_as_its_parent_under_the_extension(name, length):
     assert torch.allclose(child(tokens_BT), expected, atol=2e-4)
     if name != "none":
         assert not torch.allclose(expected, parent(tokens_BT), atol=1e-2)
+
+
+@pytest.mark.parametrize("length", [LEN, 2 * LONG])
+@pytest.mark.parametrize("named", [False, True])
+@torch.no_grad()
+def test_a_child_begins_with_each_part_of_compose_at_the_target(length, named):
+    """By the route above: each part as alone, at a fixed target."""
+    dynamic = [node("extension", "yarn"), node("extension", "ntk")]
+    parts = dict(zip(("a", "b"), dynamic, strict=True)) | {"c": None} if named else dynamic
+    parent, child = pair({**node("extension", "compose"), "parts": parts}, target_len=96)
+    spectrum = parent.encoding.spectrum()
+    span = Span(LEN, length, 96)
+    for extension in dynamic:
+        fixed = make_method({**extension, "mode": "fixed", "target_len": 96})
+        spectrum = fixed.spectrum(spectrum, span)
+    trained = child.encoding.spectrum_at(length)
+    assert torch.allclose(trained.freq_F, spectrum.freq_F, rtol=1e-12)
+    assert child.encoding.amplitude == pytest.approx(0.1 * math.log(6) + 1)
+
+
+def test_a_target_beside_another_one_of_a_part_is_refused():
+    fixed_yarn = {**node("extension", "yarn"), "mode": "fixed", "target_len": 128}
+    extension = {**node("extension", "compose"), "parts": [node("extension", "abf"), fixed_yarn]}
+    parent = job(node("encoding", "rope"), extension)
+    with pytest.raises(ConfigError, match=r"=96 and extension.parts.1.target_len=128 differ"):
+        child_config(parent, "x-16-s0-0", FinetuneConfig(target_len=96))
+    child = child_config(parent, "x-16-s0-0", FinetuneConfig(target_len=128))
+    assert child.encoding["scaling"]["parts"] == extension["parts"]
 
 
 @torch.no_grad()

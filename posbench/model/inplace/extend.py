@@ -14,12 +14,15 @@ from torch import nn
 
 from posbench.common.errors import ConfigError
 from posbench.config.names import chosen_node
+from posbench.extensions.compose import Compose
 from posbench.model.inplace.attach import HOOK_ATTRIBUTE, attach, check_length, install
 from posbench.model.inplace.attention_hook import AttentionHook
 from posbench.model.inplace.lengthen import lengthen
 from posbench.position.instantiate import make_method
-from posbench.position.interfaces import Encoding, Extension, ScaleAttention, ScaledExtension
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of, verdict_of
+
+COMPOSE_CLASS = "posbench.extensions.compose.Compose"
 
 
 def extend(
@@ -104,7 +107,10 @@ def _put_methods_in_place(
     The earlier methods then stay."""
     encoding = hook.encoding
     if not isinstance(extension, Extension):
-        extension = _make_extension(extension, target_len)
+        node = chosen_node("extension", extension, {})
+        extension = _with_target(make_method(node, kind=Extension), target_len)
+    elif isinstance(extension, Compose):  # its parts were made from nodes
+        extension = _with_target(extension, target_len)
     if not isinstance(scale_attention, ScaleAttention):
         scale_node = chosen_node("scale_attention", scale_attention, {})
         scale_attention = make_method(scale_node, encoding.shape)
@@ -136,17 +142,23 @@ def _judged_length(hook: AttentionHook, target_len: int | None) -> int:
     return 4 * hook.train_len  # a text that is surely longer than trained
 
 
-def _make_extension(chosen: str | dict | None, target_len: int | None) -> Extension:
-    """Extension of a name or yaml node. One with a factor has that of `target_len` at all lengths,
-    unless this is None or the node names another length.
+def _with_target(extension: Extension, target_len: int | None) -> Extension:
+    """The extension, with the factor of `target_len` at all lengths, unless this is None or the
+    node names another length. Each part of compose has its factor, and its node.
     """
-    node = chosen_node("extension", chosen, {})
-    extension = make_method(node, kind=Extension)
-    if target_len is None or not isinstance(extension, ScaledExtension):
+    if target_len is None or not extension.follows_length:
         return extension
-    if extension.fixed_target is not None:
-        return extension
-    return make_method({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
+    return make_method(_node_with_target(extension, target_len), kind=Extension)
+
+
+def _node_with_target(extension: Extension, target_len: int) -> dict:
+    """Yaml node of an extension that was made from one, or of compose, for `_with_target`."""
+    if isinstance(extension, Compose):
+        parts = [_node_with_target(part, target_len) for part in extension.parts]
+        return {"_target_": COMPOSE_CLASS, "parts": parts}
+    if not extension.follows_length:
+        return extension.node
+    return {**extension.node, "mode": "fixed", "target_len": target_len}
 
 
 def _advice_for_no_effect(encoding: Encoding, target_len: int | None) -> str:
