@@ -8,7 +8,9 @@ train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al. 2024, arXiv 24
 rule for the cut could not be checked).
 
 The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, so that an
-extension's last pair is the last that turns."""
+extension's last pair is the last that turns. A `scaling` (see rope.py) acts on the same m pairs,
+as the extension did before it was trained in: with cut=full_turns those of scaling_len tokens. Its
+temperature multiplies the pairs at rest too, as all logits."""
 
 import math
 from dataclasses import replace
@@ -22,10 +24,12 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Share, Spectrum, Tokens
 
 
-def with_resting_pairs(table: Tensor, pairs: int) -> Tensor:
-    """Pad a table of cos and sin to `pairs` pairs; the added ones have angle 0: [2, ..., pairs]."""
+def with_resting_pairs(table: Tensor, pairs: int, amplitude: float = 1.0) -> Tensor:
+    """Pad a table of cos and sin, times `amplitude`, to `pairs` pairs; the added ones have angle 0:
+    [2, ..., pairs].
+    """
     wider = (0, pairs - table.shape[-1])
-    return torch.stack((F.pad(table[0], wider, value=1.0), F.pad(table[1], wider)))
+    return torch.stack((F.pad(table[0], wider, value=amplitude), F.pad(table[1], wider)))
 
 
 class PRope(Rope):
@@ -42,23 +46,24 @@ class PRope(Rope):
         scaling_len: float | None = None,
         window: Tokens | list[Tokens | None] | None = None,
     ):
-        super().__init__(
-            shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window
-        )
+        super().__init__(shape, base, layout, window=window)  # without a scaling: it follows
+        all_pairs = self.unscaled_spectrum
         if cut == "share":
             self.n_active = int(p * shape.head_dim // 2)  # pairs that turn, the fastest ones
         else:
-            turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
+            # In the training before a scaling.
+            reach = shape.reach if scaling_len is None else scaling_len
+            turns_F = all_pairs.freq_F * reach / (2 * math.pi)
             self.n_active = int((turns_F >= 1).sum())
+        active_pairs = replace(all_pairs, freq_F=all_pairs.freq_F[: self.n_active])
+        self.set_frequencies(active_pairs, scaling, scaling_len)
 
     def spectrum(self) -> Spectrum | None:
         """Frequencies of the pairs that turn; None if no pair turns, which is NoPE."""
-        if self.n_active == 0:
-            return None
-        all_pairs = super().spectrum()
-        return replace(all_pairs, freq_F=all_pairs.freq_F[: self.n_active])
+        return super().spectrum() if self.n_active else None
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
         if spectrum is None:
             return None
-        return with_resting_pairs(super().table(pos_T, spectrum), self.shape.head_dim // 2)
+        pairs = self.shape.head_dim // 2
+        return with_resting_pairs(super().table(pos_T, spectrum), pairs, self.amplitude)

@@ -66,29 +66,45 @@ class Rope(Encoding):
         self.layout = layout
         self.resonance = resonance
         self.windows = _windows_of_layers(window, shape.n_layer)
-        _check_scaling(scaling, scaling_len, amplitude)
         self.unturned = _unturned_layers(unturned, shape.n_layer)
         self.unturned_encoding = NoEncoding(shape) if self.unturned else None
-        self.scaling = None
-        self.scaling_len = scaling_len
-        self.amplitude = 1.0
         # The latest table, and cos and sin for every channel made from it.
         self._last_table: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
         # Real numbers even on the meta device, where a model is made only for its shapes.
         with torch.device("cpu"):
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             freq_F = base ** (-channel_F / self.rotary_dim)
-            self.unscaled_spectrum = Spectrum(freq_F, base, self.rotary_dim)
-            self.trained_spectrum = self.unscaled_spectrum
-            if scaling is not None:
-                self.scaling = make_method(scaling, kind=Extension)
-                self.trained_spectrum, scaling_amplitude = spectrum_trained_in(
-                    self.scaling, self.unscaled_spectrum, scaling_len, shape.train_len
-                )
-                self.amplitude = amplitude or scaling_amplitude
-                # No other extension may change frequencies that follow the length.
-                if is_spectrum_by_length(self.scaling):
-                    self.traits = self.traits & ~Trait.SPECTRUM
+        unscaled = Spectrum(freq_F, base, self.rotary_dim)
+        self.set_frequencies(unscaled, scaling, scaling_len, amplitude)
+
+    def set_frequencies(
+        self,
+        unscaled: Spectrum,
+        scaling: dict | None,
+        scaling_len: float | None,
+        amplitude: float | None = None,
+    ) -> None:
+        """Turn at the frequencies `unscaled`, or with a scaling at those that it makes of them.
+
+        The arguments of the scaling are those of the class. Raises ConfigError as the class does.
+        """
+        _check_scaling(scaling, scaling_len, amplitude)
+        self.unscaled_spectrum = unscaled
+        self.trained_spectrum = unscaled
+        self.scaling = None
+        self.scaling_len = scaling_len
+        self.amplitude = 1.0
+        if scaling is None:
+            return
+        self.scaling = make_method(scaling, kind=Extension)
+        with torch.device("cpu"):
+            self.trained_spectrum, scaling_amplitude = spectrum_trained_in(
+                self.scaling, unscaled, scaling_len, self.shape.train_len
+            )
+        self.amplitude = amplitude or scaling_amplitude
+        # No other extension may change frequencies that follow the length.
+        if is_spectrum_by_length(self.scaling):
+            self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
         layers = []

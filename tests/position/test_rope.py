@@ -7,15 +7,22 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import small_model, small_shape
+from conftest import TRAIN_LEN, node, small_model, small_shape
 from measures import LONG, outputs, same, tokens, turned, wide
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
 from posbench.position.geometry import Span
+from posbench.position.instantiate import make_method
 from posbench.position.plan import make_plan
+
+
+def scaling(name: str, **arguments) -> dict:
+    """Node of an extension with a factor for all lengths."""
+    return {**node("extension", name), "mode": "fixed", **arguments}
 
 
 def test_interleaved_is_half_after_permuting_the_output_channels():
@@ -100,6 +107,59 @@ def test_p_rope_between_rope_and_nope():
 )
 def test_full_turns_keeps_the_pairs_with_one(train_len, active):
     assert PRope(wide(64, train_len), cut="full_turns").n_active == active
+
+
+def test_a_scaling_acts_on_the_pairs_that_turn_as_the_extension_does():
+    """theta_c 8^(-c / (m - 1)) by NTK to 8 times 64 tokens, m = 16 of 32 pairs; of LongRoPE's
+    factors each turning pair has one, the short ones up to 64 tokens; full_turns are those of 64.
+    """
+    ntk = scaling("ntk", target_len=512)
+    pair_F = torch.arange(16, dtype=torch.float64)
+    plain_F = 10000 ** (-2 * pair_F / 64)
+    trained = PRope(wide(64, 512), p=0.5, scaling=ntk, scaling_len=64)
+    for length in (64, 512, 1024):
+        expected_F = plain_F * 8 ** (-pair_F / 15)
+        torch.testing.assert_close(trained.spectrum_at(length).freq_F, expected_F)
+    factors = {"factors": [4.0] * 16, "short_factors": [2.0] * 16}
+    divided = scaling("longrope", target_len=256, **factors)
+    trained = PRope(wide(64, 128), p=0.5, scaling=divided, scaling_len=64)
+    for length, divisor in ((32, 2), (64, 2), (65, 4), (256, 4)):
+        torch.testing.assert_close(trained.spectrum_at(length).freq_F, plain_F / divisor)
+    with pytest.raises(ConfigError, match="factors has 32 numbers: give 16"):
+        whole = {**divided, "factors": [4.0] * 32}
+        PRope(wide(64, 128), p=0.5, scaling=whole, scaling_len=64)
+    scaled = PRope(wide(64, 512), cut="full_turns", scaling=ntk, scaling_len=128)
+    assert scaled.n_active == PRope(wide(64, 128), cut="full_turns").n_active == 11
+    assert PRope(wide(64), p=0, scaling=ntk, scaling_len=64).spectrum_at(512) is None
+
+
+@pytest.mark.parametrize(
+    "node_of_scaling",
+    [
+        {**node("extension", "dynamic_ntk"), "factor": 2.0},
+        node("extension", "ntk"),
+        scaling("longrope", target_len=256, factors=[4.0] * 4, short_factors=[2.0] * 4),
+        scaling("yarn", target_len=256),
+    ],
+    ids=["dynamic_ntk", "ntk", "longrope", "yarn"],
+)
+def test_p_rope_of_all_pairs_has_a_scaling_as_rope_has(node_of_scaling):
+    arguments = {"scaling": node_of_scaling, "scaling_len": 64}
+    whole = PRope(small_shape(128), p=1, **arguments)
+    rope = Rope(small_shape(128), **arguments)
+    assert (whole.traits, whole.amplitude) == (rope.traits, rope.amplitude)
+    for length in (32, 64, 128, 512):
+        assert torch.equal(whole.spectrum_at(length).freq_F, rope.spectrum_at(length).freq_F)
+    same(outputs(whole, length=200), outputs(rope, length=200))
+
+
+@pytest.mark.parametrize("name", ["pi", "ntk", "yarn"])
+def test_a_scaling_of_p_rope_is_the_extension_before_it_was_trained_in(name):
+    """YaRN's temperature is one of all logits, so of the pairs at rest too."""
+    fixed = scaling(name, target_len=LONG)
+    trained = PRope(small_shape(LONG), p=0.5, scaling=fixed, scaling_len=TRAIN_LEN)
+    before = outputs(PRope(small_shape(), p=0.5), make_method(fixed))
+    same(outputs(trained), before)
 
 
 def test_ntk_takes_the_last_active_pair_to_its_full_factor():
