@@ -9,7 +9,9 @@ float32 whatever the model's dtype.
 `fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first
 r = fraction head_dim channels are turned, with frequencies base^(-2c / r), and the others carry no
 position. `resonance` is Resonance RoPE (Wang et al. 2024, arXiv 2403.00071): wavelengths rounded to
-whole tokens after any change of frequencies; on in training too.
+whole tokens after any change of frequencies; on in training too. As an extension PI divides
+positions, so after the rounding, as in the authors' code (sheryc/resonance_rope). Deviation: as a
+`scaling` it is a change of frequencies, and divides them before the rounding.
 
 `scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies
 are the model's own, and extensions act on them. `scaling_len` is the train_len of that extension:

@@ -1,8 +1,9 @@
 """Position interpolation: coordinate t becomes t / s, s = max(1, target_len / train_len).
 
-Chen, Wong, Chen, Tian 2023, arXiv 2306.15595 (and kaiokendev 2023). For RoPE the same as theta / s;
-for ALiBi the same as slope / s (Al-Khateeb et al. 2023, arXiv 2310.13017); for a learned table
-linear interpolation between rows."""
+Chen, Wong, Chen, Tian 2023, arXiv 2306.15595 (and kaiokendev 2023). For RoPE the same as theta / s,
+but for encoding.resonance, which rounds the wavelengths before the division; for ALiBi the same as
+slope / s (Al-Khateeb et al. 2023, arXiv 2310.13017); for a learned table linear interpolation
+between rows."""
 
 from posbench.position.geometry import Band, Span, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension

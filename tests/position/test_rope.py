@@ -75,6 +75,23 @@ def test_resonance_rounds_wavelengths_after_the_extension():
         same(cos_TF[:, c], (2 * math.pi * (pos_T % wavelength) / wavelength).cos(), 1e-6)
 
 
+def test_resonance_rounds_before_pi_divides_positions_and_after_pi_as_a_scaling():
+    """2 pi 10^(c / 4) = 6.28, 11.17, 19.87, 35.33 tokens, by 96 / 64: as the authors' code does,
+    which divides the positions, and as a change of frequencies.
+    """
+    pi = scaling("pi", target_len=96)
+    shape = small_shape(64)
+    rounded = Rope(shape, base=10.0, resonance=True)
+    for encoding, extension, wavelengths in (
+        (rounded, make_method(pi), [1.5 * 6, 1.5 * 11, 1.5 * 20, 1.5 * 35]),
+        (Rope(shape, 10.0, resonance=True, scaling=pi, scaling_len=64), None, [9, 17, 30, 53]),
+    ):
+        plan = make_plan(encoding, extension, length=96)
+        wavelength_F = torch.tensor(wavelengths, dtype=torch.float64)
+        angle_TF = 2 * math.pi * torch.arange(96)[:, None] / wavelength_F
+        same(plan.layers[0].bands[0].q_table[0], angle_TF.cos().float())
+
+
 @pytest.mark.parametrize("p", [1.0, 0.75, 0.5, 0.3, 0.25, 0.1, 0.0])
 @pytest.mark.parametrize("head_dim", [8, 64, 80])
 def test_p_rope_turns_as_transformers_proportional(p, head_dim):
