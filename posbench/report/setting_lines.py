@@ -60,7 +60,7 @@ def training_lines(
     for key, values in values_of_differing_keys(list(settings.values())).items():
         parts = key.split(".")
         group = parts[0]
-        is_named = all(f" {parts[-1]}=" in name for name in settings)
+        is_named = any(f" {parts[-1]}=" in name for name in settings)
         if group not in GROUPS_WITH_OTHER_LINES and not is_named:
             words = _value_words(list(settings), values)
             lines.append(f"{key} is not the same for all: {words}")
