@@ -68,6 +68,7 @@ TEXTS = {
     "position": "At position {length} of the window",
     "context": "With {length} tokens of context",
     "best": "{place}, {line} has the {lowest}{among} ({value}).",
+    "level": "{place}, all lines have the same {measure} ({value}).",
     "of_known_seeds": " of the lines whose seeds are known",
     "over_common_seeds": " over the seeds that all lines have",
     "better_on_more_seeds": "Better than it over the seeds that both have: {lines}.",
@@ -266,6 +267,12 @@ def _finite_or_none(value: float) -> float | None:
 def result_sentences(comparison: Comparison, scale: Scale) -> str:
     """Result of a comparison in sentences for a paper."""
     reference = comparison.reference
+    if reference.verdict == BEST and _are_level(comparison):
+        return TEXTS["level"].format(
+            place=place_words(comparison),
+            measure=scale.measure_words,
+            value=scale.with_unit(reference),
+        )
     if reference.verdict == BEST:
         parts = [_best_sentence(comparison, scale)]
         better = [row for row in comparison.lines if row.verdict == BETTER]
@@ -296,6 +303,12 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
             lines = _lines_with_differences(rows, scale)
             parts.append(TEXTS[form].format(reference="it", lines=lines))
     return " ".join([*parts, *_sentence_on_not_told_apart(comparison, "it")])
+
+
+def _are_level(comparison: Comparison) -> bool:
+    """True if all lines have one value and none is told apart, such as accuracies of 0."""
+    verdicts = {row.verdict for row in comparison.lines}
+    return len({row.value for row in comparison.lines}) == 1 and not verdicts & {BETTER, WORSE}
 
 
 def _lines_with_differences(rows: Sequence[Compared], scale: Scale) -> str:

@@ -320,6 +320,19 @@ def test_the_best_of_known_seeds_is_not_said_to_beat_a_lower_mean_of_a_csv(tmp_p
     assert TEXTS["foreign"].format(lines="paper.csv: ours") in how_compared(comparison)
 
 
+def test_no_line_is_the_best_of_equal_ones(tmp_path):
+    lines = [f"{name},128,3.0,64" for name in "abc"]
+    csv = tmp_path / "s.csv"
+    csv.write_text("\n".join(["method,length,nll,train_len", *lines, ""]))
+    (comparison,) = comparisons_of({"": collect_report([], "", "", [csv])}, Request())
+    text = result_sentences(comparison, Scale("nats", "loss"))
+    assert text == TEXTS["level"].format(
+        place="At 2 times the training length (128 tokens)",
+        measure="loss",
+        value="3.000 nats/token",
+    )
+
+
 def test_a_length_without_the_reference_is_named(tmp_path):
     csv = tmp_path / "s.csv"
     lines = [f"{name},{length},3.0,64" for name in "bc" for length in (128, 256)]

@@ -165,6 +165,7 @@ def assert_same_numbers(cells, row):
         ("demo", ("nll", "change"), {"longest": 2, "each": True}),  # one seed
         ("tasks", ("accuracy",), {"longest": 3}),  # seeds that did not learn are left out
         ("needles", ("accuracy", "nll"), {}),  # strata
+        ("algorithms", ("accuracy",), {}),  # lines that are all alike
     ],
 )
 def test_rows_and_sentences_are_those_of_compare(name, ys, options):

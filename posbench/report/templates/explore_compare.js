@@ -179,6 +179,8 @@ function resultText(comparison, y) {
   const difference = row => `${intervalText(shownDifference(row, y), y)} ${differenceWords(y)}`;
   const withDifferences = shown => listed(shown.map(row => fill(TEXTS.by, {line: row.line.method, difference: difference(row)})));
   const parts = [];
+  const isLevel = new Set(rows.map(row => row.mean)).size === 1 && !of("better").length && !of("worse").length;
+  if (isBest && isLevel) return fill(TEXTS.level, {place, measure: measureWords(y), value});
   if (isBest) {
     const better = of("better"), lowest = fill(LOWEST[comparison.measure], {measure: measureWords(y)});
     const among = (reference.rank > 1 ? TEXTS.of_known_seeds : "") + (better.length ? TEXTS.over_common_seeds : "");
