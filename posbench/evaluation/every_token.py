@@ -33,9 +33,9 @@ class EveryTokenProtocol(Protocol):
 
     There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like
     the windows of fixed_targets. A fine-tuned run has those of its parent (evaluate.origin). A
-    subclass defines in `window_spans` which windows are read,
-    overlapping or adjacent. A window's tokens beyond the end of its stretch are fed but not scored,
-    so that every window is read with the geometry of L tokens."""
+    subclass defines in `window_spans` which windows are read, overlapping or adjacent. A window's
+    tokens beyond the end of its stretch are fed but not scored, so that every window is read with
+    the geometry of L tokens."""
 
     uses = (TEXT_KEYS - {"targets"}) | {"origin"}
 

@@ -57,11 +57,7 @@ class Compose(Extension):
     @property
     def fed(self) -> int | None:
         """Tokens of each piece of a text, of the part that has pieces; None without one."""
-        for part in self.parts:
-            fed = getattr(part, "fed", None)
-            if fed:
-                return fed
-        return None
+        return next((part.fed for part in self.parts if part.fed), None)
 
     def target_len(self, length: int) -> float:
         return max(part.target_len(length) for part in self.parts)
@@ -104,23 +100,26 @@ def _check_at_most_one(parts: list[Extension], role: str) -> None:
 
 def _check_beside_pieces(parts: list[Extension]) -> None:
     """Raise ConfigError for a part that changes what the pieces of dynamic_ntk with `fed` are."""
-    for number, part in enumerate(parts):
-        fed = getattr(part, "fed", None)
-        if not fed:
-            continue
-        pieces = f"extension.parts names {type(part).__name__} with fed={fed}"
-        for other_number, other in enumerate(parts):
-            name = type(other).__name__
-            if other_number != number and Trait.COORDINATE in other.needs:
-                raise ConfigError(
-                    f"{pieces} and {name}, which moves the positions that its pieces are counted"
-                    f" by: leave out fed, or {name}."
-                )
-            if other_number > number and Trait.SPECTRUM in other.needs:
-                raise ConfigError(
-                    f"{pieces} before {name}, which cannot change the frequencies of each piece:"
-                    f" leave out fed, or name {name} first."
-                )
+    number = next((number for number, part in enumerate(parts) if part.fed), None)
+    if number is None:
+        return
+    in_pieces = parts[number]
+    later = parts[number + 1 :]  # a second part with pieces is among them, and changes frequencies
+    pieces = f"extension.parts names {type(in_pieces).__name__} with fed={in_pieces.fed}"
+    for other in [*parts[:number], *later]:
+        name = type(other).__name__
+        if Trait.COORDINATE in other.needs:
+            raise ConfigError(
+                f"{pieces} and {name}, which moves the positions that its pieces are counted by:"
+                f" leave out fed, or {name}."
+            )
+    for other in later:
+        name = type(other).__name__
+        if Trait.SPECTRUM in other.needs:
+            raise ConfigError(
+                f"{pieces} before {name}, which cannot change the frequencies of each piece: leave"
+                f" out fed, or name {name} first."
+            )
 
 
 def _only_moves_coordinates(part: Extension) -> bool:

@@ -51,7 +51,7 @@ def is_spectrum_by_length(scaling: Extension) -> bool:
     """
     if not scaling.follows_length:
         return False
-    if getattr(scaling, "fed", None):  # then one text has several sets (dynamic_ntk)
+    if scaling.fed:  # then one text has several sets (dynamic_ntk)
         return False
     # Of the largest factor: a temperature that ever acts differs from 1 here.
     sharpest = scaling.temperature(Span(2, FAR_POSITION, FAR_POSITION))

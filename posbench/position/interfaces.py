@@ -276,6 +276,8 @@ class Extension:
 
     needs: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
+    # Tokens of each piece in which a text comes; None: whole. Each piece has its own frequencies.
+    fed: int | None = None
 
     @property
     def follows_length(self) -> bool:

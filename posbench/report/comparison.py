@@ -79,9 +79,7 @@ def gate_state(record: CurvePoint | Score) -> str:
         return "passed" if record.learned else "failed"
     if getattr(record, "gain", None) is None:  # records by context or step have no G
         return ""
-    # A single document gives G without a bound, which shows nothing.
-    is_above_zero = record.gain_lower is not None and record.gain_lower > 0
-    return "passed" if is_above_zero else "failed"
+    return "passed" if record.passes_gate else "failed"
 
 
 class SectionName(NamedTuple):

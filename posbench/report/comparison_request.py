@@ -19,6 +19,7 @@ from posbench.report.comparison import (
     compare_lines,
     name_of_line,
 )
+from posbench.report.comparison_tables import section_words
 from posbench.report.records import grouped
 from posbench.report.report import Report
 
@@ -304,11 +305,10 @@ def _why_nothing_is_compared(sections: Sections, chosen: Sections, request: Requ
 
 def _why_section_is_left_out(section: SectionName, lengths: Lengths, request: Request) -> str:
     """Sentence on a section without the length or the line that a request names."""
-    place = ", ".join(str(part) for part in (section.data, section.task, section.protocol) if part)
-    beginning = f"Left out: {place}, trained at {section.train_len:,} tokens, has"
+    beginning = f"Left out: {section_words(section)}, without"
     if request.length is not None and not _lengths_to_compare(section, lengths, request):
-        return f"{beginning} no two of these lines at length={request.length}."
-    return f"{beginning} no line {request.against}."
+        return f"{beginning} two of these lines at length={request.length}."
+    return f"{beginning} the line {request.against}."
 
 
 def _why_never_measured_alike(sections: Sections, chosen: Sections) -> str:

@@ -267,28 +267,8 @@ def _finite_or_none(value: float) -> float | None:
 def result_sentences(comparison: Comparison, scale: Scale) -> str:
     """Result of a comparison in sentences for a paper."""
     reference = comparison.reference
-    if reference.verdict == BEST and _are_level(comparison):
-        return TEXTS["level"].format(
-            place=place_words(comparison),
-            measure=scale.measure_words,
-            value=scale.with_unit(reference),
-        )
     if reference.verdict == BEST:
-        parts = [_best_sentence(comparison, scale)]
-        better = [row for row in comparison.lines if row.verdict == BETTER]
-        if better:
-            lines = _lines_with_differences(better, scale)
-            parts.append(TEXTS["better_on_more_seeds"].format(lines=lines))
-        parts += _sentence_on_not_told_apart(comparison, "it")
-        worse = [row for row in comparison.lines if row.verdict == WORSE]
-        if worse:
-            # Beside one other line there is no next best.
-            form = "only" if len(comparison.lines) == 2 else "next"
-            row = worse[0]
-            parts.append(
-                TEXTS[form].format(line=row.line.name, difference=_difference_words(row, scale))
-            )
-        return " ".join(parts)
+        return " ".join(_sentences_on_best(comparison, scale))
     parts = [
         TEXTS["reference"].format(
             place=place_words(comparison),
@@ -298,17 +278,44 @@ def result_sentences(comparison: Comparison, scale: Scale) -> str:
         )
     ]
     for verdict, form in ((BETTER, "better"), (WORSE, "worse")):
-        rows = [row for row in comparison.lines if row.verdict == verdict]
+        rows = _rows_judged(comparison, verdict)
         if rows:
             lines = _lines_with_differences(rows, scale)
             parts.append(TEXTS[form].format(reference="it", lines=lines))
     return " ".join([*parts, *_sentence_on_not_told_apart(comparison, "it")])
 
 
-def _are_level(comparison: Comparison) -> bool:
-    """True if all lines have one value and none is told apart, such as accuracies of 0."""
-    verdicts = {row.verdict for row in comparison.lines}
-    return len({row.value for row in comparison.lines}) == 1 and not verdicts & {BETTER, WORSE}
+def _rows_judged(comparison: Comparison, verdict: str) -> list[Compared]:
+    """Lines with a verdict, the best first."""
+    return [row for row in comparison.lines if row.verdict == verdict]
+
+
+def _sentences_on_best(comparison: Comparison, scale: Scale) -> list[str]:
+    """Sentences where the reference is the best line, or where all lines are alike."""
+    better = _rows_judged(comparison, BETTER)
+    worse = _rows_judged(comparison, WORSE)
+    values = {row.value for row in comparison.lines}
+    if len(values) == 1 and not better and not worse:  # such as accuracies of 0
+        return [
+            TEXTS["level"].format(
+                place=place_words(comparison),
+                measure=scale.measure_words,
+                value=scale.with_unit(comparison.reference),
+            )
+        ]
+    parts = [_best_sentence(comparison, scale)]
+    if better:
+        lines = _lines_with_differences(better, scale)
+        parts.append(TEXTS["better_on_more_seeds"].format(lines=lines))
+    parts += _sentence_on_not_told_apart(comparison, "it")
+    if worse:
+        # Beside one other line there is no next best.
+        form = "only" if len(comparison.lines) == 2 else "next"
+        row = worse[0]
+        parts.append(
+            TEXTS[form].format(line=row.line.name, difference=_difference_words(row, scale))
+        )
+    return parts
 
 
 def _lines_with_differences(rows: Sequence[Compared], scale: Scale) -> str:
@@ -327,7 +334,7 @@ def _best_sentence(comparison: Comparison, scale: Scale) -> str:
     among = ""
     if reference.rank > 1:  # a line without known seeds has a better mean
         among += TEXTS["of_known_seeds"]
-    if any(row.verdict == BETTER for row in comparison.lines):
+    if _rows_judged(comparison, BETTER):
         among += TEXTS["over_common_seeds"]
     return TEXTS["best"].format(
         place=place_words(comparison),
@@ -351,7 +358,7 @@ def _difference_words(row: Compared, scale: Scale) -> str:
 
 def _sentence_on_not_told_apart(comparison: Comparison, reference: str) -> list[str]:
     """Sentence on the lines that are not told apart from the reference, if there are any."""
-    names = [row.line.name for row in comparison.lines if row.verdict == NOT_TOLD_APART]
+    names = [row.line.name for row in _rows_judged(comparison, NOT_TOLD_APART)]
     if not names:
         return []
     is_corrected = comparison.correction == "holm" and comparison.n_corrected > 1

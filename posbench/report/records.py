@@ -143,6 +143,13 @@ class CurvePoint(SectionKey):
         """
         return self.n_units is None
 
+    @property
+    def passes_gate(self) -> bool:
+        """True if every training demonstrably gains from the second half of its window; False also
+        for a single document, which gives G without a bound.
+        """
+        return self.gain_lower is not None and self.gain_lower > 0
+
 
 @dataclass(frozen=True)
 class ContextPoint(SectionKey):

@@ -150,7 +150,7 @@ def train(
     sentences_at = None
     if world.is_main:
         # read before it is written anew
-        stored = stored_training(job.run) if job.run.has_config else None
+        stored = stored_training(job.run)
         sentences_at = functools.partial(too_late_at, job, stored)
         _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())

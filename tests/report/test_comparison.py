@@ -1,7 +1,7 @@
 """Comparison of lines: differences of known losses, the ranking, shared seeds, floors, refusals."""
 
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -344,10 +344,11 @@ def test_a_length_without_the_reference_is_named(tmp_path):
     assert len(left_out) == 1 and "256" in left_out[0]
 
 
-def test_the_gate_of_a_single_document_fails_and_of_an_unasked_task_is_unknown():
-    point = SimpleNamespace(gain=0.1, gain_lower=None)
-    assert gate_state(point) == "failed"
-    assert gate_state(SimpleNamespace(gain=None, gain_lower=None)) == ""
+def test_the_gate_of_a_single_document_fails_and_of_an_unasked_task_is_unknown(tmp_path):
+    point = reports_of(tmp_path)[""].sections[0][0]
+    assert gate_state(point) == "passed"
+    assert gate_state(replace(point, gain=0.1, gain_lower=None)) == "failed"
+    assert gate_state(replace(point, gain=None, gain_lower=None)) == ""
     score = mock.create_autospec(Score, instance=True, inside=None, learned=True)
     assert gate_state(score) == ""
     score.inside = 0.9

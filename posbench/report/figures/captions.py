@@ -94,7 +94,7 @@ def _floor_of_each_encoding(curve: list[CurvePoint]) -> list[str]:
     for encoding, point in encodings.items():
         text = f"{encoding} {point.floor:.3f}"
         if point.gain is not None:
-            passed = point.gain_lower is not None and point.gain_lower > 0
+            passed = point.passes_gate
             text += f" (G {point.gain:.3f})" if passed else f" (G {point.gain:.3f}, gate failed)"
         texts.append(text)
     return texts

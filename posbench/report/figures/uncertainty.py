@@ -114,8 +114,8 @@ def value_by_seed(record: SectionKey, column: str) -> dict[object, float]:
     """{seed: value of a column} of a mean over several seeds; {} for one seed, or where they are
     not known.
     """
-    values = value_of_any_seed(record, column)
-    return values if len((record.by_seed or {}).get(SEEDS_KEY) or ()) > 1 else {}
+    seeds = (record.by_seed or {}).get(SEEDS_KEY) or ()
+    return value_of_any_seed(record, column) if len(seeds) > 1 else {}
 
 
 def value_of_any_seed(record: SectionKey, column: str) -> dict[object, float]:

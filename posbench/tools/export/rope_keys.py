@@ -178,7 +178,7 @@ def _is_dynamic(extension: Extension) -> bool:
     is_ntk = isinstance(extension, Ntk) and extension.multiplier == 1
     if not is_ntk and not isinstance(extension, DynamicNtk):
         return False
-    return extension.fixed_target is None and not getattr(extension, "fed", None)
+    return extension.fixed_target is None and not extension.fed
 
 
 def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencies, Frequencies]:
