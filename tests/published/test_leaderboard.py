@@ -167,6 +167,7 @@ def test_a_failed_gate_excludes_whatever_holds(folder, tmp_path):
     good = [(0.0, 0.01)] * 3
     folder("short", {"fox": good}, ["a", "b", "c"], gain=(0.002, -0.004))
     folder("unknown", {"cope": good}, ["d"], gain=("", ""))
+    folder("document", {"alibi": good}, ["g"], gain=(0.05, ""))
     folder("passed", {"rope": good}, ["e", "f"])
     text = leaderboard.leaderboard(tmp_path)
     assert (
@@ -176,6 +177,10 @@ def test_a_failed_gate_excludes_whatever_holds(folder, tmp_path):
     assert (
         "- [unknown](unknown): gate unknown: G was not measured: cope\n" in text
         and "| cope |" not in text
+    )
+    assert (
+        "- [document](document): gate unknown: G of alibi is 0.050, without an interval: alibi\n"
+        in text
     )
     assert "1 of 1 ranked methods hold" in text and "| rope | none | none | 4x+ |" in text
 

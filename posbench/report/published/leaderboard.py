@@ -203,8 +203,10 @@ def _why_not_ranked(by_length: Mapping[int, CurvePoint], grid: Mapping[int, Curv
         )
     if all(point.difference is None for point in by_length.values()):
         return "no floor was measured at its lengths"
-    if lower_gain is None:
+    if point.gain is None:
         return "gate unknown: G was not measured"
+    if lower_gain is None:
+        return f"gate unknown: G of {point.encoding} is {point.gain:.3f}, without an interval"
     if point.train_len not in grid:
         return "not measured at the training length"
     if len(grid) < FEWEST_LENGTHS:
