@@ -153,11 +153,10 @@ class Reported:
                 f"{folder}/rows.csv does not exist: run this in its folder's parent, or give its"
                 " folder as report_dir=DIR."
             )
-        rerun_dir = raw["results_dir"]
-        # The usual folder may hold the reported runs, and then nothing would run again.
-        if rerun_dir == "results/runs":
-            rerun_dir = f"results/reproduced/{experiment['name']}"
-        return cls(folder, read_csv(folder / "rows.csv"), tolerance, Path(rerun_dir))
+        # Not in the folder of runs itself: reported runs that it holds would not run again, and a
+        # second comparison deletes those of the first.
+        rerun_dir = Path(raw["results_dir"]).parent / "reproduced" / experiment["name"]
+        return cls(folder, read_csv(folder / "rows.csv"), tolerance, rerun_dir)
 
     def rows_of(self, jobs: list[Job]) -> list[dict]:
         """Reported rows of the lengths that jobs evaluate."""

@@ -108,6 +108,21 @@ def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, t
     )
 
 
+def test_a_rerun_leaves_the_runs_of_results_dir_alone(reported, tmp_path, capfd):
+    """By any spelling of their folder: they are neither taken for the rerun, nor deleted by the
+    next one.
+    """
+    words, _ = reported
+    kept = sorted((tmp_path / "results" / "runs").glob("*/train.json"))
+    before = [path.stat().st_mtime_ns for path in kept]
+    for spelling in (f"{tmp_path}/results/runs", "results/runs/"):
+        done = call(capfd, tmp_path, "reproduce", *words, f"results_dir={spelling}")
+        assert done.returncode == 0, done.stderr
+        rerun = sorted((tmp_path / "results" / "reproduced" / "mini").glob("*/train.json"))
+        assert [path.parent.name for path in rerun] == [path.parent.name for path in kept]
+        assert before == [path.stat().st_mtime_ns for path in kept]
+
+
 def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path, capfd):
     """The folder of a report with its evidence, or runs, of all or some trainings; a CSV of means
     is refused.
