@@ -91,6 +91,7 @@ def exported(training: Run, extension: dict | None = None, **changed) -> Path:
         "out": str(out),
         "extension": extension or node("extension", "none"),
         "cache_dir": str(training.path),
+        "step": None,
     }
     export(
         Request([{**cfg, "scale_attention": node("scale_attention", "none"), **changed}], {}, False)

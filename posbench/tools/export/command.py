@@ -52,6 +52,12 @@ def export(request: Request) -> int:
             f"run={raw['run']} is built by transformers: from_pretrained reads model.path, or a"
             " fine-tuned run itself."
         )
+    if raw["step"] not in (None, trained.train.last_step):
+        raise ConfigError(
+            f"step={raw['step']} does not choose the weights of an export, and run={raw['run']} has"
+            f" those of step {trained.train.last_step}: give the folder that train.keep_steps made"
+            " of that step as run= (scripts/runs.py list shows it)."
+        )
     content = hf_config(trained, raw["extension"])
     with whole_folder(Path(raw["out"]).resolve()) as folder:
         # keys of the sizes that the weights have
