@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import read_options, without_brackets
 from posbench.config.names import shipped_yamls
+from posbench.config.schema import TrainConfig
 
 if TYPE_CHECKING:
     from posbench.tools.benchmark.measure import Measurement
@@ -73,6 +74,12 @@ def _checked_options(arguments: list[str]) -> dict:
     if path and "train_len" in typed:
         raise ConfigError(
             f"train_len= is for the small model: model.path={path} is not trained, so leave it out."
+        )
+    step = TrainConfig().tokens_per_step
+    if chosen["train_len"] > step:
+        raise ConfigError(
+            f"train_len={chosen['train_len']} exceeds the {step} tokens of a training step, so no"
+            " sequence fits into one: give a shorter one."
         )
     if path:
         for key, value in CHECKPOINT_DEFAULTS.items():

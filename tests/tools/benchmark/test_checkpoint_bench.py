@@ -127,6 +127,7 @@ def test_files_of_the_script(tmp_path, capfd):
         (["model.path=DIR", "dtype=fp16"], "dtype=fp16 must be bf16 or fp32"),
         (["model.path=DIR", "only=rerop"], "only=rerop is not an extension (did you mean rerope?)"),
         (["model.path=nowhere/at/all"], "not a folder with a config.json"),
+        (["train_len=2049", "only=fox"], "train_len=2049 exceeds the 2048 tokens of a training"),
     ],
 )
 def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, message):
