@@ -63,6 +63,7 @@ def search_factors(request: Request) -> None:
     folder = Path(config["out"] or usual_folder)
     path = folder / "extension" / f"{plan.name}.yaml"
     title = f"LongRoPE's factors for {job.run.id}, searched on {text.in_words}"
+    title += _narrowing_words(config)
     _check_same_search(path, title)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,6 +108,21 @@ def _dry_lines(plan: SearchPlan, sizes: Sizes, windows: str) -> list[str]:
     ]
 
 
+def _narrowing_words(config: dict) -> str:
+    """What was typed of a search beside its text and target: ", exact_first=[0], evaluate.seed=3".
+
+    "" for the usual search.
+    """
+    words = []
+    if config["exact_first"] is not None:
+        words.append(f"exact_first={shown(config['exact_first'])}")
+    for key, usual in (("documents", None), ("seed", 0)):
+        value = config["evaluate"].get(key, usual)
+        if value != usual:
+            words.append(f"evaluate.{key}={shown(value)}")
+    return "".join(f", {word}" for word in words)
+
+
 def _check_same_search(path: Path, title: str) -> None:
     """Raise ConfigError if the yaml, which would be overwritten, has factors of another model, or
     searched otherwise.
@@ -116,7 +132,7 @@ def _check_same_search(path: Path, title: str) -> None:
     if not path.exists():
         return
     first_line = read_bytes(path).decode(errors="replace").partition("\n")[0]
-    if not first_line.startswith(f"# {title}"):
+    if not first_line.startswith(f"# {title}: "):
         raise ConfigError(
             f"{path} holds others ({shown(first_line.lstrip('# '))}): give another out=, or remove"
             " it."
@@ -140,7 +156,7 @@ def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     if node["exact_first"]:
         fine_tuning = (
             "fine-tuning and export_hf.py take factors without exact positions: search with"
-            " exact_first=0"
+            " exact_first=0 and out=, another folder"
         )
     else:
         fine_tuning = f"fine-tune:  {run} finetune=longer finetune.length={target} extension={name}"

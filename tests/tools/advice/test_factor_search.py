@@ -304,12 +304,16 @@ def test_factors_of_another_search_are_not_overwritten(world, capfd):
     assert call(capfd, world, "search_factors", *MODEL, *SMALL, "out=shared").returncode == 0
     path = world / "shared" / "extension" / "longrope_128.yaml"
     before = path.read_text()
-    done = call(capfd, world, "search_factors", *MODEL, *SMALL, "evaluate.windows=2", "out=shared")
-    assert (
-        done.returncode == 2
-        and "longrope_128.yaml holds others (LongRoPE's factors for hf-32-" in done.stderr
-    ), done.stderr
-    assert path.read_text() == before
+    for word in ("evaluate.windows=2", "exact_first=0", "evaluate.seed=3"):
+        done = call(capfd, world, "search_factors", *MODEL, *SMALL, word, "out=shared")
+        assert (
+            done.returncode == 2
+            and "longrope_128.yaml holds others (LongRoPE's factors for hf-32-" in done.stderr
+        ), done.stderr
+        assert path.read_text() == before
+    # the usual search with another budget goes on
+    done = call(capfd, world, "search_factors", *MODEL, *SMALL, "budget=0.004", "out=shared")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(world, capfd):
