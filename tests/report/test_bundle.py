@@ -5,6 +5,7 @@ where it is damaged or hostile.
 import io
 import json
 import os
+import shlex
 import shutil
 import struct
 import tracemalloc
@@ -63,6 +64,17 @@ def test_equal_results_give_equal_bytes_and_no_folder_of_the_machine_is_named(ca
     assert {"secret.csv", ".env", "README.template.md"}.isdisjoint(files)
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
     assert files["curve.csv"] == (DEMO / "curve.csv").read_bytes()
+
+
+def test_the_commands_that_it_prints_are_quoted(capfd, tmp_path):
+    done = call(capfd, tmp_path, "bundle", str(DEMO), "out=my demo (1).zip")
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines()[1:]:
+        posbench_word, name, *words = shlex.split(line)
+        out = ["out=page.html"] if name == "explore" else ["report_dir=again"]
+        assert posbench_word == "posbench"
+        done = call(capfd, tmp_path, name, *words, *out)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_bundle_is_read_like_its_folder(bundle, capfd, tmp_path):

@@ -1,11 +1,13 @@
 """Command of scripts/bundle.py: a report's folder or runs to one file, or the check of a folder."""
 
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.command_line import read_options
+from posbench.config.identity import quoted_word
 from posbench.results.bundle import ENDING, contents_by_name, name_folder, write_bundle
 from posbench.results.hashes import HASHES, has_hashes, hashes_of
 from posbench.tools.explore.command import collected_reports, named_results
@@ -62,8 +64,8 @@ def _write_bundle_file(folder: Path | None, path: str, report: "Report", out: st
         _check_whole(folder, path, report, checks_table=has_hashes(folder))
     write_bundle(_bundle_contents(report, name, folder), file)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
-    print(f"  posbench explore {file}")
-    print(f"  posbench report runs={file}")
+    print(f"  posbench explore {shlex.quote(str(file))}")
+    print(f"  posbench report {quoted_word('runs', file)}")
 
 
 def _bundle_contents(report: "Report", name: str, folder: Path | None) -> dict[str, bytes]:
