@@ -174,6 +174,12 @@ def reproduce(request: Request) -> int:
     are rows of runs and of folders of evidence that were made elsewhere.
     """
     raw = request.raw_configs[0]
+    if raw["run"]:
+        # It would be taken for the rerun, and deleted by the next one.
+        raise ConfigError(
+            f"run={raw['run']} is made already, and nothing of it would run again: leave it out, or"
+            f" compare it as runs={raw['run']}."
+        )
     reported = Reported.of(request)
     # Of the formats that dtype=auto may mean, the one of the reported rows.
     jobs, format_note = plan_existing(
@@ -234,7 +240,10 @@ def _rerun(request: Request, jobs: list[Job], rows: list[dict], reported: Report
     # Written last: the earlier rerun was finished, and this one begins from scratch.
     if compared.exists():
         for job in jobs:
-            shutil.rmtree(job.run.path, ignore_errors=True)
+            trained: Job | None = job
+            while trained:  # a fine-tuned training, then those that it began from
+                shutil.rmtree(trained.run.path, ignore_errors=True)
+                trained = trained.parent
         compared.unlink()
     options = {"n_jobs": request.raw_configs[0]["jobs"], **request.launcher}
     results = launch(jobs, options, shlex.join(sys.orig_argv))

@@ -123,6 +123,41 @@ def test_a_rerun_leaves_the_runs_of_results_dir_alone(reported, tmp_path, capfd)
         assert before == [path.stat().st_mtime_ns for path in kept]
 
 
+def test_a_run_that_is_named_is_not_taken_for_the_rerun_and_deleted_by_the_next(
+    reported, tmp_path, capfd
+):
+    words, _ = reported
+    rope = next((tmp_path / "results" / "runs").glob("rope-*"))
+    trained_at = (rope / "train.json").stat().st_mtime_ns
+    others = [word for word in words if not word.startswith(("data=", "data.path="))]  # the run's
+    for _ in range(2):
+        done = call(capfd, tmp_path, "reproduce", *others, "encoding=rope", f"run={rope}")
+        assert done.returncode == 2 and f"compare it as runs={rope}" in done.stderr
+        assert (rope / "train.json").stat().st_mtime_ns == trained_at
+    done = call(capfd, tmp_path, "reproduce", *words, "encoding=rope", f"runs={rope}")
+    assert done.returncode == 0, done.stderr  # the way out
+
+
+def test_the_parents_of_fine_tuned_trainings_are_trained_again_too(tmp_path, text_folder, capfd):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    tuned = "grid: [{finetune: longer, finetune.steps: 1, finetune.warmup: 0}]"
+    grid = GRID.replace(GRID[GRID.index("grid:") : GRID.index("tolerance:")], f"{tuned}\n")
+    (tmp_path / "mine" / "experiment" / "mini.yaml").write_text(grid)
+    folder = tmp_path / "results" / "reported" / "mini"
+    words = ["--config-dir", str(tmp_path / "mine"), *TINY, f"data.path={text_folder}"]
+    words += [f"cache_dir={tmp_path}/cache", "experiment=mini"]
+    for name, more in (("run", []), ("report", [f"report_dir={folder}"])):
+        assert call(capfd, tmp_path, name, *words, *more).returncode == 0
+    made = []  # times at which the parent's and the child's training ended, of each rerun
+    for _ in range(2):
+        done = call(capfd, tmp_path, "reproduce", *words)
+        assert done.returncode == 0, done.stderr
+        trained = sorted((tmp_path / "results" / "reproduced" / "mini").glob("*/train.json"))
+        made.append([path.stat().st_mtime_ns for path in trained])
+    first, second = made
+    assert len(first) == len(second) == 2 and not {*first} & {*second}
+
+
 def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path, capfd):
     """The folder of a report with its evidence, or runs, of all or some trainings; a CSV of means
     is refused.
