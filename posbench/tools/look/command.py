@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,9 @@ from posbench.config.defaults import LONG_TRAINING
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import shipped_yamls
 from posbench.data import prepare
+from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.registry import protocol
 from posbench.results.evaluation import load_evaluation
 from posbench.sweep.cost import Timing
 from posbench.sweep.dry_run import check_devices
@@ -156,14 +159,19 @@ class FirstLook:
         reasons = {method_name(cell.extension): of.reason for cell, of in verdict.cells.items()}
         return {name: reason for name, reason in reasons.items() if reason}
 
+    @cached_property
+    def tokens(self) -> TokenFile:
+        """Tokens of the documents that texts are taken of."""
+        config = self.job.config
+        split = config.evaluate.split
+        return getattr(prepare(config.data, config.cache_dir, (split,)), split)
+
     def _longest_document(self) -> int:
         """Tokens of the longest document that may be read; 0 without any."""
-        config = self.job.config
         pattern = self.raw["evaluate"].get("documents") or "*"
-        split = config.evaluate.split
-        tokens = getattr(prepare(config.data, config.cache_dir, (split,)), split)
         longest = 0
-        for name, length in zip(tokens.names, tokens.document_lengths(), strict=True):
+        document_lengths = self.tokens.document_lengths()
+        for name, length in zip(self.tokens.names, document_lengths, strict=True):
             if fnmatchcase(name, pattern):
                 longest = max(longest, int(length))
         return longest
@@ -247,7 +255,13 @@ class FirstLook:
         # Where all results are there already, their texts stay too.
         if methods_are_final and self.methods_to_evaluate(look):
             look = look.and_texts(self.seconds_of_text, budget)
-        return look
+        return replace(look, n_texts=self.texts_with_room(look))
+
+    def texts_with_room(self, look: Look) -> int:
+        """Number of texts that the evaluations of a look read: fewer of few documents."""
+        evaluate = self.job_of(look).config.evaluate
+        windows = protocol("by_position").place_windows(self.tokens, evaluate, self.train_len)
+        return len(windows.last_N)
 
     def write_choice(self, look: Look) -> None:
         """Write down the texts, for the next call of the same command."""

@@ -129,6 +129,16 @@ def test_the_whole_command_makes_ordinary_evaluations(tmp_path, script):
     }
 
 
+def test_it_says_how_many_texts_few_documents_give(tmp_path, script):
+    short = tmp_path / "text" / "test"
+    for path in short.iterdir():
+        path.write_text(path.read_text()[:200])  # 200 - 64 places for a text of 64 tokens
+    done = script("Llama", "minutes=30", "dry=true")
+    assert done.returncode == 0, done.stderr
+    # Of 4 documents, with 4 targets that no other text has: an eighth of 32 tokens.
+    assert f" {4 * (200 - 64) // 4} texts of 64 tokens" in done.stderr, done.stderr
+
+
 def test_bars_show_what_rises_beyond_the_training_length():
     within, beyond = np.full((500, 48), 1.0), np.full((500, 48), 3.0)
     picture = loss_bars(
