@@ -109,7 +109,7 @@ def _dry_lines(plan: SearchPlan, sizes: Sizes, windows: str) -> list[str]:
 
 
 def _narrowing_words(config: dict) -> str:
-    """Words that were typed of a search beside text and target: ", exact_first=[0], evaluate.seed=3".
+    """Words typed of a search beside text and target: ", exact_first=[0], evaluate.seed=3".
 
     "" for the usual search.
     """
