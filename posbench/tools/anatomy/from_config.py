@@ -7,10 +7,12 @@ from posbench.config.defaults import resolved_config
 from posbench.config.identity import CHOICE_KEY, NON_ARGUMENT_KEYS, method_name
 from posbench.config.names import display_name, shipped_yamls
 from posbench.config.schema import TRAINING_PARTS, JobConfig
-from posbench.model.build import load_model, make_encoding, make_trained_scale
+from posbench.model.build import load_model, load_reader, make_encoding, make_trained_scale
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.trusted import trusted_config
+from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import config_from_checkpoint
+from posbench.pretrained.outline import is_built_by_transformers
 from posbench.results.run_metadata import flatten, typed_text
 from posbench.runs.directory import Run
 
@@ -33,10 +35,15 @@ def resolve_methods(raw: dict) -> JobConfig:
 
 
 def make_methods(config: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
-    """Encoding and trained scale (or None) of a resolved configuration: fresh, or of run=DIR.
+    """Encoding and trained scale (or None) of a resolved configuration: fresh, or of run=DIR, or of
+    a checkpoint that transformers builds.
 
-    Raises RunError if that run has no weights.
+    Raises RunError if that run has no weights, ConfigError for such a checkpoint that is not read.
     """
+    if config.run is None and is_built_by_transformers(config):
+        # Its positions are measured on the loaded model. Before, others stand for them.
+        model = load_reader(find_checkpoint(config.model.path), config, "cpu")
+        return model.encoding, model.scale
     if config.run is None:
         encoding = make_encoding(config)
         return encoding, make_trained_scale(config, encoding)

@@ -53,3 +53,15 @@ def test_the_script_shows_a_trained_encoding(tmp_path, script):
         2.0 * distance + 1 for distance in range(16)
     ]
     assert "as trained" in done.stdout
+
+
+def test_a_checkpoint_that_transformers_builds_is_dissected_as_it_turns(tmp_path, script):
+    pytest.importorskip("transformers")
+    from families import tiny
+
+    original = tiny("gpt_neox")  # a quarter of its channels turns
+    original.save_pretrained(tmp_path / "neox")
+    done = script("model=hf", f"model.path={tmp_path}/neox", "length=64", "json=neox.json")
+    assert done.returncode == 0, done.stderr
+    spectrum = json.loads((tmp_path / "neox.json").read_text())["spectrum"]
+    assert spectrum == pytest.approx(original.gpt_neox.rotary_emb.inv_freq.tolist(), rel=1e-5)
