@@ -32,6 +32,9 @@ from posbench.position.rotation import cos_and_sin_by_channel, turned_pairs
 
 MOST_KEPT_TABLES = 3  # one for each band of an extension
 FEWEST_KEPT_ROWS = 64  # of a table; fewer are those of new tokens, and made again
+# Base of the frequencies that stand for those of a model that is not loaded. Nobody types it, and
+# the last pairs rest in training of any length, so that no change of frequencies seems to be none.
+STAND_IN_BASE = 3.7e15
 
 
 class KeptTable(NamedTuple):
@@ -297,13 +300,13 @@ class AsTrained(Encoding):
         if kind == "alibi":
             return Sloped(shape, torch.tensor(alibi_slopes(shape.n_head)))
         width = shape.head_dim
-        # Any frequencies will do: they only tell that there are some to change.
-        usual = Spectrum(
-            1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width),
-            base=1e4,
+        stand_in = Spectrum(
+            STAND_IN_BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width),
+            base=STAND_IN_BASE,
             rotary_dim=width,
+            measured=False,
         )
-        return Turned(shape, lambda length: usual)
+        return Turned(shape, lambda length: stand_in)
 
     def without(self, trait: Trait) -> str | None:
         """The trait that these positions lack, in words of the checkpoint's user; None for the

@@ -93,6 +93,9 @@ class Longrope(ScaledExtension):
 def _divided_frequencies(spectrum: Spectrum, factors: list[float], name: str) -> Tensor:
     """Frequencies divided by a factor each. Raises ConfigError for another number of factors."""
     pairs = len(spectrum.freq_F)
+    if not spectrum.measured and len(factors) < pairs:
+        # Fewer pairs may turn: the loaded model tells. Repeated, all factors act in the meantime.
+        factors = (factors * pairs)[:pairs]
     if len(factors) != pairs:
         raise ConfigError(
             f"extension.{name} has {len(factors)} numbers: give {pairs}, one for each pair that"

@@ -112,7 +112,10 @@ class Spectrum:
     from: base^(-2c / rotary_dim).
 
     Coordinates below `exact_first` use exact_F (same size) instead, the frequencies as trained, and
-    q and k there are multiplied by exact_scale (LongRoPE). exact_F is None for one set alone."""
+    q and k there are multiplied by exact_scale (LongRoPE). exact_F is None for one set alone.
+
+    Not `measured` are those that stand for the frequencies of a model that is not loaded, of which
+    fewer pairs may turn."""
 
     freq_F: Tensor
     base: float
@@ -120,6 +123,7 @@ class Spectrum:
     exact_first: int = 0
     exact_F: Tensor | None = None
     exact_scale: float = 1.0
+    measured: bool = True
 
     def angles(self, pos_T: Tensor) -> Tensor:
         """Angle of each pair at each coordinate: [T, F], float64 on the CPU.

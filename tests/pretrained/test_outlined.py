@@ -4,6 +4,7 @@ place.
 
 import importlib.util
 import json
+import math
 
 import pytest
 from families import TRAIN_LEN, VOCAB, difference, text, tiny
@@ -11,11 +12,16 @@ from hf_models import adopted, imported
 from own_attention import OWN, dense_logits, tiny_own
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.extensions.abf import Abf
+from posbench.extensions.llama3 import Llama3
+from posbench.extensions.longrope import Longrope
 from posbench.extensions.rerope import Rerope
-from posbench.model.build import load_model
+from posbench.model.build import load_model, make_encoding
+from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 from posbench.position.trusted import trained_config
 from posbench.pretrained.outline import outline_from_config
+from posbench.scale_attention.none import NoScale
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
 CHANGED = {
@@ -95,6 +101,25 @@ def test_a_plan_acts_in_evaluation_as_in_the_model_itself(tmp_path):
         )
         < 1e-4
     )
+
+
+def test_before_a_model_is_loaded_no_change_of_its_frequencies_is_called_none(tmp_path):
+    turned = {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5}
+    longest = 131072
+    path, original = saved(
+        tmp_path, "gpt_neox", rope_parameters=turned, max_position_embeddings=longest
+    )
+    # Of transformers: the last of these pairs makes no full turn in training.
+    theta = original.gpt_neox.rotary_emb.inv_freq.tolist()
+    assert theta[-1] * longest < 2 * math.pi
+    encoding = make_encoding(adopted(path))
+    extensions = (Abf(1e4), Llama3(), Longrope([1.0] * (len(theta) - 1) + [2.0]))
+    for extension in extensions:
+        verdict = verdict_of(encoding, extension, NoScale(encoding.shape), [2 * longest], True)
+        assert verdict.noop is None
+    more_than_a_head_has = Longrope([1.0] * 9)  # of its 16 channels
+    with pytest.raises(ConfigError, match="give 8"):
+        verdict_of(encoding, more_than_a_head_has, NoScale(encoding.shape), [2 * longest], True)
 
 
 def without(tensor):
