@@ -95,9 +95,12 @@ def _without_scaling(outline: Outline, path: str) -> Outline:
             f"model.path={path} has no scaling that posbench takes apart: leave"
             " model.own_scaling=false out."
         )
+    unscaled = {**rope, **UNSCALED}
+    if "amplitude" in rope:  # which p_rope lacks
+        unscaled["amplitude"] = None
     return outline._replace(
         model=replace(outline.model, own_scaling=False),
-        encoding={**rope, "scaling": None, "scaling_len": None, "amplitude": None},
+        encoding=unscaled,
         length=rope["scaling_len"],
     )
 

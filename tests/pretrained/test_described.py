@@ -24,7 +24,7 @@ from hf_models import (
 from safetensors.torch import load_file, save_file
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import run_id
+from posbench.config.identity import NO_SCALE, run_id
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
@@ -35,6 +35,7 @@ from posbench.position.legality import verdict_of
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 from posbench.tools.anatomy.dissect import dissect
+from posbench.tools.identify.plan import candidates_of_own_scaling
 
 BEFORE = 12
 LONG, SHORT = [1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 1.0, 1.1, 1.1, 1.2, 1.2, 1.3]
@@ -209,6 +210,19 @@ def test_a_description_is_read_exactly_and_written_back(tmp_path, name):
             torch.testing.assert_close(
                 after.spectrum().freq_F, before.spectrum().freq_F, rtol=1e-9, atol=0
             )
+
+
+def test_a_proportional_scaling_is_taken_off_and_is_a_candidate_of_identify(tmp_path):
+    scaled = rope("proportional", partial_rotary_factor=0.6, factor=2.0)
+    path = described(tmp_path, "Llama", scaled)
+    model = {"path": str(path), "own_scaling": False}
+    encoding = make_encoding(adopted(path, model=model))
+    # P-RoPE of 0.6: the fastest 4 of 8 pairs turn, by 100^(-2c / 16), without the factor.
+    theta_F = torch.tensor([100.0 ** (-pair / 8) for pair in range(4)], dtype=torch.float64)
+    torch.testing.assert_close(encoding.spectrum().freq_F, theta_F, rtol=1e-12, atol=0)
+    own, twice = candidates_of_own_scaling(adopted(path).encoding)
+    assert own.extension["_target_"].endswith("Pi") and own.scale == NO_SCALE
+    assert len(twice.extension["parts"]) == 2
 
 
 ON_TOP = [

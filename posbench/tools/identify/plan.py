@@ -226,7 +226,7 @@ def candidates_of_own_scaling(encoding: dict) -> list[Candidate]:
 
     scaling = encoding["scaling"]
     scale = dict(NO_SCALE)
-    if encoding["amplitude"]:  # else the usual one of this scaling
+    if encoding.get("amplitude"):  # else the usual one of this scaling
         # What it has beyond the usual one is a factor on the logits.
         # The amplitude multiplies q and k, a temperature their product: so its root is compared.
         # yarn_temperature is (1 + coefficient ln factor)^2, which is solved for the coefficient.
