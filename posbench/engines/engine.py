@@ -15,13 +15,17 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name, typed_words
 from posbench.config.schema import ModelConfig
+from posbench.config.typed_args import Check
 from posbench.position.instantiate import class_and_arguments
 from posbench.pretrained.import_config import config_of_foreign_model
 from posbench.pretrained.outline import Outline
 
 SERVED_ENCODING = "posbench.encodings.served.Served"
 ALLOWED_METHODS = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
-Float = Annotated[float, float]  # type of an argument: a float, also where 1 is typed for 1.0
+# Types of arguments.
+Float = Annotated[float, float]  # a float, also where 1 is typed for 1.0
+PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value: value >= 1)]
+Count = Annotated[int, Check("a whole number of at least 0", lambda value: value >= 0)]
 
 
 @dataclass(frozen=True)

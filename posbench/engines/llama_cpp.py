@@ -20,7 +20,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import cores
-from posbench.engines.engine import Engine, Float, ServedModel
+from posbench.engines.engine import Count, Engine, Float, PositiveInt, ServedModel
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import outline_of
@@ -50,9 +50,9 @@ class LlamaCpp(Engine):
         self,
         path: str,
         ctx_size: int | None = None,
-        batch_size: int = 512,
-        ubatch_size: int = 512,
-        threads: int | None = None,
+        batch_size: PositiveInt = 512,
+        ubatch_size: Count = 512,
+        threads: PositiveInt | None = None,
         flash_attn: Literal["auto", "on", "off"] = "auto",
         cache_type_k: Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"] = "f16",
         cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"] = "f16",
@@ -61,13 +61,13 @@ class LlamaCpp(Engine):
         rope_scale: Float | None = None,
         rope_freq_base: Float | None = None,
         rope_freq_scale: Float | None = None,
-        yarn_orig_ctx: int | None = None,
+        yarn_orig_ctx: Count | None = None,
         yarn_ext_factor: Float | None = None,
         yarn_attn_factor: Float | None = None,
         yarn_beta_slow: Float | None = None,
         yarn_beta_fast: Float | None = None,
         grp_attn_n: int = 1,
-        grp_attn_w: int = 512,
+        grp_attn_w: PositiveInt = 512,
     ):
         arguments = dict(locals())  # first, while there are no locals but the arguments
         del arguments["self"]

@@ -14,7 +14,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import sha256_json
 from posbench.common.secret import KEY_VARIABLE, masked, masked_all
 from posbench.config.schema import ModelConfig
-from posbench.config.typed_args import Check, shown
+from posbench.config.typed_args import shown
 from posbench.data.corpus import known_tokenizer
 from posbench.data.sources import WITHOUT_FILE
-from posbench.engines.engine import Engine, Float, ServedModel
+from posbench.engines.engine import Count, Engine, Float, PositiveInt, ServedModel
 from posbench.engines.http_client import Client
 from posbench.pretrained.checkpoint import find_checkpoint
 
@@ -64,7 +64,6 @@ SGLANG_SETTINGS = {
 }
 # errors of taking apart an answer of another form
 MALFORMED = (AttributeError, KeyError, TypeError, IndexError, ValueError)
-PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value: value >= 1)]
 
 
 class Server(Engine):
@@ -83,7 +82,7 @@ class Server(Engine):
         label: str | None = None,
         bos: int | None = None,
         requests: PositiveInt = 4,
-        retries: int = 6,
+        retries: Count = 6,
         timeout: Float = 600.0,  # seconds
     ):
         self.url = url.rstrip("/").removesuffix("/v1")  # each request's path begins with /v1
