@@ -121,7 +121,8 @@ def _add_flag(changes: Changes, flag: str, value: str) -> None:
         changes.config = _parsed_mapping(flag, value)
     elif flag in LENGTH_FLAGS:
         changes.reader = LENGTH_FLAGS[flag]
-        changes.served_length = _length_to_serve(flag, value, changes.reader)
+        length = _length_to_serve(flag, value, changes.reader)
+        changes.served_length = _checked_length(flag, value, length)
     elif flag == "--override-kv":
         for entry in value.split(","):
             _add_kv_override(changes, flag, entry)
@@ -158,6 +159,15 @@ def _length_to_serve(flag: str, value: str, engine: str) -> float:
     return _parsed_number(flag, value, float)
 
 
+def _checked_length(name: str, text: str, length: float) -> float:
+    """A length that a text may have. Raises ConfigError for one below 1."""
+    if length < 1:
+        raise ConfigError(
+            f"{name} {shown(text)} must be at least 1 token: give a length, or leave it out."
+        )
+    return length
+
+
 def _add_kv_override(changes: Changes, flag: str, entry: str) -> None:
     """Add a key of a GGUF file, such as llama.rope.freq_base=float:500000."""
     parts = re.fullmatch(r"(?P<key>[^=]+)=(int|float|bool|str):(?P<value>.*)", entry)
@@ -178,6 +188,8 @@ def _llama_number(flag: str, value: str) -> float:
         raise ConfigError(
             f"{flag} {shown(value)} must be above 0: llama.cpp divides positions by it."
         )
+    if LLAMA_FLAGS[flag] == "ctx" and number:  # 0 is llama.cpp's word for the file's length
+        return _checked_length(flag, value, number)
     return 1 / number if flag == "--rope-freq-scale" and number else number
 
 
@@ -190,7 +202,7 @@ def _add_key(changes: Changes, word: str) -> None:
         )
     changes.typed_words.append(key)
     if key == "length":
-        changes.explain_options[key] = _parsed_number(key, value)
+        changes.explain_options[key] = _checked_length(key, value, _parsed_number(key, value))
     elif key in EXPLAIN_OPTIONS:
         changes.explain_options[key] = value
     elif key in MAPPINGS:

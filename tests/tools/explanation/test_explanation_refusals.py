@@ -51,3 +51,16 @@ def test_a_configuration_is_not_explained(tmp_path, name):
     config, typed, words = REFUSED[name]
     with pytest.raises(ConfigError, match=words):
         explain_words(described(tmp_path, config), typed.split())
+
+
+@pytest.mark.parametrize(
+    "word", ["length=-5", "length=0", "--max-model-len=-5", "--context-length=0", "-c=-5"]
+)
+def test_a_length_that_no_text_has_is_refused(tmp_path, word):
+    name, value = word.split("=")
+    with pytest.raises(ConfigError, match=f"{name} {value} must be at least 1 token"):
+        explain_words(described(tmp_path, LLAMA), [word])
+
+
+def test_minus_c_0_is_the_length_of_the_file(tmp_path):
+    assert not explain_words(described(tmp_path, LLAMA), ["-c", "0"]).length  # none is named
