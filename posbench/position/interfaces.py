@@ -359,7 +359,7 @@ class ScaleAttention(nn.Module):
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         """Factor for each query, which sees n_T keys (float64, CPU): [T], or [H, T] if heads
-        differ.
+        differ. Layers may differ only if it is `trained`.
         """
         return torch.ones_like(n_T)
 

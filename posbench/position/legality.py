@@ -9,6 +9,8 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from posbench.common.errors import ConfigError
 from posbench.config.identity import POSBENCH_PREFIX
 from posbench.config.names import display_name
@@ -274,10 +276,30 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
     return length if crop is None else min(crop, length)
 
 
+def _check_alike_in_layers(scale: ScaleAttention, choice: str) -> None:
+    """Raise ConfigError for an own scale whose factor differs between layers: without parameters
+    that are trained, all layers of a plan share that of layer 0.
+    """
+    if not is_of_user(scale) or scale.trained or scale.reads_content:
+        return
+    train_len = scale.shape.train_len
+    span = Span(train_len, length=2 * train_len, target_len=2 * train_len)
+    n_T = torch.arange(1, span.length + 1, dtype=torch.float64)
+    first = scale(n_T, span, 0)
+    for layer in range(1, scale.shape.n_layer):
+        if not torch.equal(scale(n_T, span, layer), first):
+            raise ConfigError(
+                f"{choice} has another factor in layer {layer} than in layer 0, and only one with"
+                " trained=True may: give all layers one."
+            )
+
+
 def _scaled_encodings(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
     """Encodings of the layers that a scale acts on.
 
-    Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
+    Raises ConfigError, naming `choice`, if one of them cannot be scaled, or the scale is none that
+    layers may share."""
+    _check_alike_in_layers(scale, choice)
     scaled = []
     for layer in encoding.layers():
         # A sink joins the softmax of every attention, whether its scores are scaled or not.
