@@ -28,8 +28,8 @@ FEW_DOCUMENTS = 8  # with fewer test documents a note is printed
 class LocalFiles(Source):
     """Documents of a file or a folder `path`, read recursively.
 
-    If its first level is named by split (folders train/ validation/ test/, or files such as
-    train.jsonl, train-00000.parquet), these are the splits. Otherwise whole documents are
+    If the first level of a folder is named by split (folders train/ validation/ test/, or files
+    such as train.jsonl, train-00000.parquet), these are the splits. Otherwise whole documents are
     distributed by the hash of their names: `test_share` and `validation_share` of them, at least
     one each. A single text file is first cut into documents. `column` holds the text of json and
     parquet rows."""
@@ -58,7 +58,9 @@ class LocalFiles(Source):
         return sha256_json([dict(zip(self.files, digests, strict=True)), self.column, self.shares])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        split_of = {name: _split_of_name(name) for name in self.files}
+        # A file that is given alone has no other beside it, whatever its name says.
+        is_folder = self.root.is_dir()
+        split_of = {name: _split_of_name(name) if is_folder else None for name in self.files}
         if not any(split_of.values()):
             names = self._names_of_splits[split]
             for file in self.files:

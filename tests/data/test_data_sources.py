@@ -38,6 +38,20 @@ def test_dealt_documents_are_disjoint_and_complete(tmp_path):
     assert merged == {"b.txt": "one\r\ntwo\r\n", **{f"a.jsonl:{n}": f"row {n}" for n in range(40)}}
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "test.txt"])
+def test_a_file_given_alone_is_dealt_out_whatever_its_name_says(tmp_path, name):
+    texts = [f"{n}" * 300 + "\n" for n in range(9)]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    write(tmp_path, {name: rows if name == "train.jsonl" else "".join(texts)})
+    splits = splits_of(data_config("local", f"path={tmp_path / name}"))
+    assert {split: len(part) for split, part in splits.items()} == {
+        "test": 1,
+        "validation": 1,
+        "train": 7,
+    }
+    assert sorted(text for part in splits.values() for text in part.values()) == texts
+
+
 def test_parquet_rows_by_named_files(tmp_path):
     import pyarrow
     import pyarrow.parquet
