@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 BPE_TRAIN_BYTES = 64 * 2**20
 MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-TRAINED_NAME = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
+# Names of posbench's own vocabularies, of at most seven digits as MOST_IDS has. A file of the
+# user's has eight of its digest behind its name, which may be bpe or task as well.
+TRAINED_NAME = re.compile(r"bpe-\d{1,7}")
+TASK_NAME = re.compile(rf"{TASK_TOKENIZER}-\d{{1,7}}")
 
 TOKENIZER_CHOICES = (
     "bytes (a token a byte), char (a token a character), bpe (of data.vocab_size entries), the path"
@@ -372,7 +375,7 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
     Raises ConfigError when that file is unusable."""
     if name == "bytes":
         return ByteTokenizer()
-    if name.startswith(f"{TASK_TOKENIZER}-"):
+    if TASK_NAME.fullmatch(name):
         raise ConfigError("A task's tokens have no text: give the model token ids.")
     with foreign_errors(name):
         return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))

@@ -8,6 +8,7 @@ from test_data import data_config, write
 
 from posbench.common.errors import ConfigError
 from posbench.data import prepare
+from posbench.data.tokenizers import read_tokenizer
 
 TEXTS = {
     f"{split}/{n}.txt": f"a b {split} {n}\n" * 20
@@ -52,6 +53,19 @@ def test_a_folder_called_bpe_something_is_no_bpe_of_ours(tmp_path):
     corpus = prepared(tmp_path, words(long=1, b=2), name="bpe-words/tokenizer.json")
     size = len(TEXTS["train/0.txt"])
     assert corpus.train.n_bytes[: corpus.train.starts[1]].sum() == size
+
+
+@pytest.mark.parametrize("name", ["task/tokenizer.json", "task-words.json"])
+def test_a_file_called_task_is_no_task(tmp_path, name):
+    corpus = prepared(tmp_path, words(a=1, b=2), name=name)
+    assert corpus.train.tokens[:3].tolist() == [1, 2, 0]  # "a b train"
+
+
+def test_the_digits_of_a_digest_are_no_size_of_a_bpe():
+    # A file bpe.json whose SHA-256 begins with eight decimal digits, as one in 43 does.
+    read = read_tokenizer("bpe-12345678", json.dumps(words(long=1, b=2)).encode())
+    ((_, n_bytes),) = read.encode(["a b"])
+    assert n_bytes.tolist() == [1, 2]
 
 
 def charsmap(content):
