@@ -45,6 +45,8 @@ PARTS_OF_SWEEP = (  # hashed into the name of its group in wandb
 )
 # argument of a method that makes its factor the same at all lengths
 TARGET_LENGTH_KEY = "target_len"
+# data.tokenizer whose vocabulary has data.vocab_size entries; all others have a size of their own
+TOKENIZERS_WITH_SIZE = {"bpe", "task"}
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 # {key whose value is not typed: words that fill it in}
 FILLED_IN_BY = {
@@ -468,9 +470,9 @@ def check_typed_keys(values: dict, words: list[str]) -> None:
 
 def check_vocabulary(raw_configs: Iterable[dict], words: Iterable[str]) -> None:
     """Raise ConfigError for a typed data.vocab_size that no tokenizer of the jobs reads."""
-    tokenizers = {raw["data"].get("tokenizer") for raw in raw_configs}
+    tokenizers = {str(raw["data"].get("tokenizer")) for raw in raw_configs}
     for word in words:
-        if key_of(word) == "data.vocab_size" and tokenizers <= {"bytes", "char"}:
+        if key_of(word) == "data.vocab_size" and not tokenizers & TOKENIZERS_WITH_SIZE:
             raise ConfigError(
                 f"{word} has no effect on data.tokenizer={min(tokenizers)}, whose vocabulary has a"
                 " size of its own: leave it out, or choose data.tokenizer=bpe."

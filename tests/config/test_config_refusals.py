@@ -49,6 +49,7 @@ LINES = [
     ("seed=0,1", "names several values: add -m to take each."),
     ("data.tokenizer=byte", "(did you mean bytes?)"),
     ("data.tokenizer=char data.vocab_size=65", "data.vocab_size=65 has no effect on data."),
+    ("data.tokenizer=gpt2 data.vocab_size=65", "no effect on data.tokenizer=gpt2, whose"),
     ("extension=yarn extension.mode=fixed", "add extension.target_len=TOKENS"),
     ("name=a/b", "name=a/b must be a name of at most 60 letters"),
     ("-m name=a,b", "name=a,b gives 2 names to one sweep"),
