@@ -22,7 +22,8 @@ WAY_OUT = (
     "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses,"
     " or a quoted glob of these."
 )
-RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
+# as posbench.config.identity.run_id makes it
+RUN_ID = re.compile(r"\w[\w.+-]*-(\d+to)?\d+(\+\d+)*(at\d+)?-s\d+-[0-9a-f]{10}")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from script_calls import call
 from test_cli import TINY
 
 from posbench.common.errors import RunError
+from posbench.config import identity
 from posbench.results.cleanup import find_waste, foreign_files, unused_tokens
 from posbench.results.inventory import list_runs
 
@@ -101,6 +102,29 @@ def names(results: Path) -> set[str]:
     return {
         path.relative_to(results).as_posix() for path in results.rglob("*") if path.name != ".lock"
     }
+
+
+@pytest.mark.parametrize("kind", ["child", "kept step", "grandchild of two lengths", "own yaml"])
+def test_a_run_without_a_configuration_is_known_by_its_id(tmp_path, kind):
+    raw = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "model": {}, "seed": 3}
+    raw["train"] = {"length": 256}
+    if kind == "child":
+        scaling = {"_target_": "posbench.extensions.yarn.Yarn"}
+        raw["encoding"] |= {"scaling": scaling}
+        raw["train"] |= {"parent": {"run_id": "rope-64-s3-0123456789", "reach": 64}}
+    elif kind == "kept step":
+        raw["train"] |= {"step": 300}
+    elif kind == "grandchild of two lengths":
+        parent = {"run_id": "rope-64to128-s3-0123456789", "reach": 64, "generation": 2}
+        raw["train"] |= {"length": [128, 256], "parent": parent, "step": 300}
+    else:
+        raw["encoding"] = {"_target_": "mine.Slow", "_name_": "my-slow.2"}
+    run_id = identity.run_id(raw, "f" * 64)
+    # Killed while its text was tokenized, which is before its first file.
+    (tmp_path / run_id).mkdir()
+    (tmp_path / run_id / ".lock").touch()
+    listed = [(entry.path.name, entry.state_in_words) for entry in list_runs(tmp_path)]
+    assert listed == [(run_id, "unstarted")]
 
 
 def test_every_state_is_told(results):
