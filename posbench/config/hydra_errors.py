@@ -1,5 +1,6 @@
 """Errors of Hydra in one sentence, with a suggestion for a key or a choice that does not exist."""
 
+import os
 import re
 import sys
 
@@ -97,6 +98,8 @@ def _nameless_choice() -> str:
 def _unreadable(word: str, message: str) -> str:
     """Sentence on a word that Hydra's grammar does not hold, with the form that it does."""
     key, equals, value = word.partition("=")
+    if value.startswith("~"):  # which shells leave as it is behind a key with a dot
+        value = os.path.expanduser(value)
     quoted = quoted_word(key, value)
     if not equals:
         return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."

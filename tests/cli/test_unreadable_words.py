@@ -37,6 +37,14 @@ def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(
     assert OverridesParser.create().parse_override(read).value() == value
 
 
+def test_a_path_in_the_home_folder_is_shown_without_its_tilde(tmp_path, capfd, monkeypatch):
+    # Shells expand a tilde at the beginning of a word, and not behind a key with a dot.
+    monkeypatch.setenv("HOME", "/home/me")
+    done = call(capfd, tmp_path, "run", "data=local", "data.path=~/my notes.txt", "dry=true")
+    typed = re.search(r"type (.*)\.$", done.stderr.strip())[1]
+    assert shlex.split(typed) == ['data.path="/home/me/my notes.txt"']
+
+
 @pytest.mark.parametrize("multirun", [[], ["-m"]])
 @pytest.mark.parametrize(
     "word",
