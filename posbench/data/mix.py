@@ -7,12 +7,22 @@ its answers alone are asked for. Its steps are spread evenly, as many as its sha
 places depend on nothing else; each of both sees the batches that it would see alone. So a step is
 still a pure function of the seed and its number."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.data.sources import TASK_TOKENIZER, make_source
-from posbench.data.task import Task, TaskSplit, TextTask, is_text_task, make_text_task
+from posbench.data.task import (
+    Examples,
+    Task,
+    TaskSplit,
+    TaskVariant,
+    TextTask,
+    is_text_task,
+    make_text_task,
+)
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
@@ -30,6 +40,34 @@ class Mix:
     name: str
     share: float
     split: Callable[[str], TaskSplit | TextQuestions]
+
+
+@contextmanager
+def _errors_of_mix() -> Iterator[None]:
+    """Turn what an error of a task names as it stands in its own data into what is typed in a mix:
+    data.source.pairs into data.mix.pairs.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        message = re.sub(r"\bdata=", "data.mix.task=", str(error))
+        message = message.replace("data.source.", "data.mix.")
+        message = message.replace("data.vocab_size", "data.mix.vocab_size")
+        raise ConfigError(message) from error
+
+
+class _SplitOfMix(TaskSplit):
+    """Split of the task of a mix, whose errors name the keys of the mix."""
+
+    def parts(self, length: int) -> list[TaskVariant]:
+        """Parts as TaskSplit.parts."""
+        with _errors_of_mix():
+            return super().parts(length)
+
+    def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
+        """Examples as TaskSplit.draw."""
+        with _errors_of_mix():
+            return super().draw(length, count, key, **part)
 
 
 def resolved_data(data: dict) -> dict:
@@ -52,12 +90,24 @@ def resolved_data(data: dict) -> dict:
             f"data.mix.share={share} must be a number between 0 and 1: the share of the steps that"
             " are the task's."
         )
-    if "source" not in mix:
+    if "source" in mix:
+        _check_keys_beside_source(mix)
+    else:
         mix = _with_source(mix)
     for key in MIX_KEYS:
         if key not in mix:
             raise ConfigError(f"data.mix lacks {key}: it takes {', '.join(MIX_KEYS)}.")
     return {**data, "mix": {key: mix[key] for key in MIX_KEYS}}
+
+
+def _check_keys_beside_source(mix: dict) -> None:
+    """Raise ConfigError for a key of a mix that nothing reads beside its source."""
+    for key in mix:
+        if key not in MIX_KEYS:
+            raise ConfigError(
+                f"data.mix.{key}={mix[key]} is not read beside data.mix.source, which has the"
+                f" arguments of the task: give data.mix.source.{key}."
+            )
 
 
 def _with_source(mix: dict) -> dict:
@@ -121,12 +171,13 @@ def mix_of(
             return TextQuestions(text_task, name, split, *text(split), training=True)
 
         return Mix(text_task, name, share, questions)
-    task = make_source(
-        {
-            "name": name,
-            "tokenizer": TASK_TOKENIZER,
-            "vocab_size": mix["vocab_size"],
-            "source": mix["source"],
-        }
-    )
-    return Mix(task, task.name, share, lambda split: TaskSplit(task, split, offset))
+    with _errors_of_mix():
+        task = make_source(
+            {
+                "name": name,
+                "tokenizer": TASK_TOKENIZER,
+                "vocab_size": mix["vocab_size"],
+                "source": mix["source"],
+            }
+        )
+    return Mix(task, task.name, share, lambda split: _SplitOfMix(task, split, offset))

@@ -76,7 +76,20 @@ TYPED = [
     ),
     (
         "data=local 'data.mix={task: mqar, share: 0.5, vocab_size: 4}'",
-        "data.vocab_size=4 cannot hold",
+        "data.mix.vocab_size=4 cannot hold the tokens of data.mix.task=mqar: give 8 or more",
+    ),
+    (
+        "data=local 'data.mix={task: mqar, share: 0.5, pairs: 4}'",
+        "data.mix.pairs=4 must be a list",
+    ),
+    (
+        "data=local 'data.mix={task: mqar_uniform, share: 0.5, pairs: [4], window: 12}'",
+        "data.mix.window=12 cannot hold 4 pairs .* or fewer data.mix.pairs",
+    ),
+    (
+        "data=local 'data.mix={task: copy, share: 0.5, vocab_size: 9, distinct: true, source:"
+        " {_target_: posbench.data.copy.Copy}}'",
+        "data.mix.distinct=True is not read beside .*: give data.mix.source.distinct",
     ),
     (
         "data=local 'data.mix={task: mine, share: 0.5, source:"

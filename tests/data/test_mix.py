@@ -144,6 +144,18 @@ def test_a_task_given_whole_is_taken_as_it_is():
     assert resolved_data(data(mix=mix))["mix"] == mix
 
 
+def test_a_length_that_the_task_of_a_mix_does_not_fit_is_refused_with_the_keys_of_the_mix(tmp_path):
+    mix = {"task": "copy", "share": 0.5, "vocab_size": 20, "distinct": True}
+    train_split = prepare(data(mix=mix), tmp_path).mix.split("train")
+    needed = (36 - 2) // 2 + 4  # symbols, which stand twice beside BOS and SEP, and marks
+    message = f"data.mix.task=copy .* has 16 .* give data.mix.vocab_size={needed} or more"
+    with pytest.raises(ConfigError, match=message):
+        batches(train_split, [36], 64, 0, None)
+    evaluated = prepare(data(mix={**MQAR, "pairs": [4]}), tmp_path).mix.split("test")
+    with pytest.raises(ConfigError, match="needs 16 tokens, not 15: see data.mix.pairs"):
+        evaluated.parts(15)
+
+
 def in_words(tmp_path, length: int, **mix) -> TaskBatches:
     """Batches of a question in words in the tokens of a prepared text."""
     settings = {"task": "niah_multiquery", "share": 0.5, **mix}
