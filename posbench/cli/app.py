@@ -32,6 +32,7 @@ from posbench.config.compose import (
     Composer,
     Request,
     check_one_name,
+    check_optimizer,
     check_typed_keys,
     check_vocabulary,
     experiment_of,
@@ -185,6 +186,7 @@ def _execute(command: Command, composed: Composed) -> int | None:
         raw_configs.extend(cells)
     _refuse_words_without_effect(command, raw_configs, names[0])
     check_vocabulary(raw_configs, first.words)
+    check_optimizer(raw_configs, first.words)
     sweep = composed.sweep or "grid" in experiment
     if sweep:
         set_wandb_group(raw_configs)

@@ -47,6 +47,7 @@ PARTS_OF_SWEEP = (  # hashed into the name of its group in wandb
 TARGET_LENGTH_KEY = "target_len"
 # data.tokenizer whose vocabulary has data.vocab_size entries; all others have a size of their own
 TOKENIZERS_WITH_SIZE = {"bpe", "task"}
+KEYS_OF_MUON = ("train.muon_lr", "train.momentum", "finetune.muon_lr")
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 # {key whose value is not typed: words that fill it in}
 FILLED_IN_BY = {
@@ -476,6 +477,17 @@ def check_vocabulary(raw_configs: Iterable[dict], words: Iterable[str]) -> None:
             raise ConfigError(
                 f"{word} has no effect on data.tokenizer={min(tokenizers)}, whose vocabulary has a"
                 " size of its own: leave it out, or choose data.tokenizer=bpe."
+            )
+
+
+def check_optimizer(raw_configs: Iterable[dict], words: Iterable[str]) -> None:
+    """Raise ConfigError for a typed value of Muon's where AdamW updates everything in all jobs."""
+    optimizers = {(raw.get("train") or {}).get("optimizer") for raw in raw_configs}
+    for word in words:
+        if key_of(word) in KEYS_OF_MUON and optimizers == {"adamw"}:
+            raise ConfigError(
+                f"{word} is Muon's and has no effect on train.optimizer=adamw: leave it out, or"
+                " choose train.optimizer=muon."
             )
 
 

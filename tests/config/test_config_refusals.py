@@ -18,7 +18,7 @@ from test_typed_config import UserMethod
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
-from posbench.config.compose import unresolved_values
+from posbench.config.compose import check_optimizer, unresolved_values
 from posbench.config.schema import check_config
 from posbench.config.typed_args import class_named, convert, typed_arguments
 from posbench.data.sources import make_source
@@ -50,6 +50,8 @@ LINES = [
     ("data.tokenizer=byte", "(did you mean bytes?)"),
     ("data.tokenizer=char data.vocab_size=65", "data.vocab_size=65 has no effect on data."),
     ("data.tokenizer=gpt2 data.vocab_size=65", "no effect on data.tokenizer=gpt2, whose"),
+    ("train.optimizer=adamw train.muon_lr=0.1", "0.1 is Muon's and has no effect on"),
+    ("-m train.optimizer=adamw train.momentum=0.8,0.9", "0.8 is Muon's and has no effect on"),
     ("extension=yarn extension.mode=fixed", "add extension.target_len=TOKENS"),
     ("name=a/b", "name=a/b must be a name of at most 60 letters"),
     ("-m name=a,b", "name=a,b gives 2 names to one sweep"),
@@ -63,6 +65,13 @@ def test_a_line_is_refused_with_the_word_that_was_meant(tmp_path, capfd, line, m
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and message in done.stderr, (
         done.stderr
     )
+
+
+def test_a_value_that_one_job_of_a_sweep_reads_is_taken():
+    words = ["train.muon_lr=0.1"]
+    check_optimizer([{"train": {"optimizer": name}} for name in ("adamw", "muon")], words)
+    with pytest.raises(ConfigError, match="train.muon_lr=0.1 is Muon's"):
+        check_optimizer([{"train": {"optimizer": "adamw"}}] * 2, words)
 
 
 WHOLE, NUMBER, TEXT, MAPPING, TRUTH = (
