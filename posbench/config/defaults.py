@@ -70,8 +70,7 @@ def _resolved_training(train: TrainConfig, auto_dtype: str) -> TrainConfig:
     if train.dtype == "auto":
         train = replace(train, dtype=auto_dtype)
     if train.validate_every is None:
-        every = max(1, train.steps // USUAL_VALIDATIONS) if train.validate_lengths else 0
-        train = replace(train, validate_every=every)
+        train = replace(train, validate_every=usual_validate_every(train))
     if train.validate_lengths:
         train = replace(train, validate_lengths=sorted(set(train.validate_lengths)))
     if train.validate_extensions:
@@ -81,6 +80,11 @@ def _resolved_training(train: TrainConfig, auto_dtype: str) -> TrainConfig:
     if train.keep_steps:
         train = replace(train, keep_steps=sorted(set(train.keep_steps)))
     return train
+
+
+def usual_validate_every(train: TrainConfig) -> int:
+    """Steps between validations: a twentieth of all with validate_lengths, else 0: at the end."""
+    return max(1, train.steps // USUAL_VALIDATIONS) if train.validate_lengths else 0
 
 
 def usual_targets(train_len: int) -> int:

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError
+from posbench.config.defaults import usual_validate_every
 from posbench.config.identity import NO_EXTENSION, method_name
 from posbench.config.schema import FinetuneConfig, JobConfig, TrainConfig
 from posbench.position.instantiate import nodes_within
@@ -46,6 +47,9 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
         step=None,  # the child ends after its own last step, whichever the parent ended after
         keep_steps=None,  # a child keeps none: the parent's are steps of the parent
     )
+    # The usual steps of validations are those of the child's own, usually shorter training.
+    if parent.validate_every == usual_validate_every(parent):
+        train = replace(train, validate_every=usual_validate_every(train))
     encoding = _child_encoding(config, tuning, target)  # with the extension trained in
     return replace(config, encoding=encoding, extension=NO_EXTENSION, train=train)
 

@@ -16,6 +16,7 @@ from spoils import PLACES, SMALL, interrupt
 from test_train import make_corpus, token_file
 
 from posbench.common.errors import ConfigError
+from posbench.config.defaults import resolved_config
 from posbench.config.schema import FinetuneConfig, JobConfig, ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.pose import Pose
@@ -71,6 +72,22 @@ def pair(extension: dict, **tuning) -> tuple[GPT, GPT]:
     models = model_of(parent, 0), model_of(child, 1)
     inherit(models[1], models[0])
     return models
+
+
+@pytest.mark.parametrize("lengths", [None, [16, 64]])
+@pytest.mark.parametrize("typed", [None, 30, 0])
+def test_a_child_is_validated_at_twentieths_of_its_own_steps_unless_others_are_typed(
+    lengths, typed
+):
+    raw = {"train": {"steps": 1000, "validate_lengths": lengths, "validate_every": typed}}
+    parent = resolved_config(raw | {"encoding": node("encoding", "rope")})
+    steps = child_config(parent, "rope-64-s0-0", FinetuneConfig(steps=100)).train.validation_steps
+    if typed:
+        assert steps == [30, 60, 90, 100]
+    elif typed is None and lengths:
+        assert steps == [5 * n for n in range(1, 21)]
+    else:
+        assert steps == [100]
 
 
 @pytest.mark.parametrize("length", [LEN, LONG, 2 * LONG])
