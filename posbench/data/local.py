@@ -227,7 +227,9 @@ def row_texts(file: Path, column: str) -> Iterator[str]:
     row: dict = {}
     try:
         for row in rows:
-            text = row.get(column) or ""
+            text = row.get(column)
+            if text is None:
+                text = ""
             if not isinstance(text, str):
                 raise ConfigError(
                     f"Row {n_read} of {file} has {type(text).__name__} in {column}: set"

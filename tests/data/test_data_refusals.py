@@ -187,6 +187,9 @@ BAD_FILES = {
     "deep": ({"a.jsonl": b"[" * 200_000}, UNREAD),
     "a large number": ({"a.jsonl": b'{"text": ' + b"9" * 5000 + b"}\n"}, UNREAD),
     "a list in a line": ({"a.jsonl": LINE + b"[1]\n"}, "train/a.jsonl.*int instead of an object"),
+    "a zero": ({"a.jsonl": LINE + b'{"text": 0}\n'}, "Row 1 of .* has int in text"),
+    "a false": ({"a.jsonl": LINE + b'{"text": false}\n'}, "Row 1 of .* has bool in text"),
+    "no messages": ({"a.jsonl": LINE + b'{"text": []}\n'}, "Row 1 of .* has list in text"),
     "no text": (
         {"a.jsonl": LINE + b'{"text": 5}\n'},
         "Row 1 of .*/train/a.jsonl has int in text: set data.source.column",
