@@ -13,6 +13,7 @@ from posbench.tools.explanation.facts import FACTS, GGUF_KEYS, HF, LLAMA_FLAGS, 
 
 OVERRIDE_FLAGS = FACTS["overrides"]  # {flag: engine that reads it}
 LENGTH_FLAGS = FACTS["served"]  # {flag of a length: engine that reads it}
+FITTED_LENGTHS = ("auto", "-1")  # --max-model-len of vLLM: as long as the memory allows
 DOTTED_FLAG = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
 ALL_FLAGS = (*LLAMA_FLAGS, *OVERRIDE_FLAGS, *LENGTH_FLAGS, "--override-kv", "--rope-theta")
 LLAMA_SCALINGS = ("none", "linear", "yarn")
@@ -121,6 +122,8 @@ def _add_flag(changes: Changes, flag: str, value: str) -> None:
         changes.config = _parsed_mapping(flag, value)
     elif flag in LENGTH_FLAGS:
         changes.reader = LENGTH_FLAGS[flag]
+        if changes.reader == VLLM and value in FITTED_LENGTHS:
+            return  # no length is known before vLLM runs
         length = _length_to_serve(flag, value, changes.reader)
         changes.served_length = _checked_length(flag, value, length)
     elif flag == "--override-kv":

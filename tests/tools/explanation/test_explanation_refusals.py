@@ -64,3 +64,8 @@ def test_a_length_that_no_text_has_is_refused(tmp_path, word):
 
 def test_minus_c_0_is_the_length_of_the_file(tmp_path):
     assert not explain_words(described(tmp_path, LLAMA), ["-c", "0"]).length  # none is named
+
+
+@pytest.mark.parametrize("value", ["auto", "-1"])
+def test_a_length_that_vllm_fits_to_the_memory_is_none_that_is_known(tmp_path, value):
+    assert not explain_words(described(tmp_path, LLAMA), ["--max-model-len", value]).length
