@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from conftest import CONFIGS, node
 
-from posbench.common.errors import ConfigError
-from posbench.config.schema import EvaluateConfig
 from posbench.data import fingerprint, prepare
 from posbench.data.addition import PLUS, Addition
 from posbench.data.batches import batches
@@ -20,7 +18,6 @@ from posbench.data.mqar_uniform import MqarUniform
 from posbench.data.reverse import Reverse
 from posbench.data.sort import Sort
 from posbench.data.task import IGNORED, TaskSplit
-from posbench.evaluation.protocols.accuracy import Accuracy
 
 TASKS = sorted(
     path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text()
@@ -279,20 +276,6 @@ def test_distinct_symbols_stand_once_in_a_string(task):
     assert any(
         len(set(row[1:16])) < 15 for row in draw(task(20), full=True).inputs_NT.tolist()
     )  # otherwise they repeat
-
-
-def test_the_vocabulary_that_is_asked_for_serves_every_length(tmp_path):
-    settings = EvaluateConfig(lengths=[64, 128, 1024], windows=8)
-
-    def check(vocab_size: int) -> None:
-        node = data("copy") | {"vocab_size": vocab_size}
-        node["source"] = {**node["source"], "distinct": True}
-        Accuracy.check_text(prepare(node, tmp_path / "cache"), settings, 64)
-
-    needed = (1024 - 2) // 2 + 4  # symbols, which stand twice beside BOS and SEP, and marks
-    with pytest.raises(ConfigError, match=f"at 1024 tokens: give data.vocab_size={needed} or more"):
-        check(64)
-    check(needed)
 
 
 def test_data_without_distinct_symbols_keeps_its_fingerprint():

@@ -128,9 +128,7 @@ class Accuracy(Protocol):
         fit.
         """
         source = questions(corpus, config)
-        *shorter, longest = sorted(config.lengths)
-        # The longest first: what it lacks, such as symbols of data.vocab_size, is enough for all.
-        for length in (longest, *shorter):
+        for length in config.lengths:
             # Drawing any text says what the task needs: where one part fits, all of a length do.
             first_part = source.parts(length)[0]
             source.draw(length, count=1, key=[config.seed], **first_part.arguments)
