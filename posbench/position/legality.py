@@ -282,6 +282,8 @@ def _check_alike_in_layers(scale: ScaleAttention, choice: str) -> None:
     """
     if not is_of_user(scale) or scale.trained or scale.reads_content:
         return
+    if scale.shape is None:  # made by hand for posbench.extend, before it knows its model
+        return
     train_len = scale.shape.train_len
     span = Span(train_len, length=2 * train_len, target_len=2 * train_len)
     n_T = torch.arange(1, span.length + 1, dtype=torch.float64)

@@ -43,6 +43,18 @@ def check_step(config: JobConfig, step: int) -> None:
         )
 
 
+def check_whole(run: Run, config: JobConfig, step: int | None) -> None:
+    """Raise ConfigError for a typed step that is not the last of a training, where a run's folder
+    is read as it is.
+    """
+    if step not in (None, config.train.last_step):
+        raise ConfigError(
+            f"step={step} does not choose from run={run.path}, which ended at step"
+            f" {config.train.last_step}: give the folder that train.keep_steps made of that step as"
+            " run= (scripts/runs.py list shows it)."
+        )
+
+
 def check_kept(run: Run, config: JobConfig, fingerprint: str, step: int) -> None:
     """Raise ConfigError unless the weights of a step of an existing training are there."""
     if run_at(run, config, fingerprint, step).finished:

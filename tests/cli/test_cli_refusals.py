@@ -152,3 +152,10 @@ def test_a_command_is_refused_in_one_sentence(tmp_path, capfd, typed, words):
 def test_an_explanation_is_refused(typed, words):
     with pytest.raises(ConfigError, match=words):
         explain_words(*keys_and_folders(typed.split()))
+
+
+def test_a_report_of_a_run_is_of_its_last_step(world, capfd):
+    words = [f"run={world.run(0)}", "report_dir=out", "results_dir=runs", "cache_dir=cache"]
+    done = call(capfd, world.root, "report", *words, "step=1")
+    assert done.returncode == 2 and "step=1 does not choose from run=" in done.stderr
+    assert call(capfd, world.root, "report", *words, "step=6").returncode == 0  # its last one

@@ -16,6 +16,7 @@ from conftest import CONFIGS
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
+from posbench.results import bundle as results_bundle
 from posbench.sweep import child_processes, worker
 from posbench.sweep import job_process as job
 
@@ -60,6 +61,7 @@ def call(
         patch.chdir(folder)
         patch.setattr(sys, "argv", list(typed))
         patch.setattr(worker, "subprocess", Here)
+        patch.setattr(results_bundle, "_names_of_folders", {})  # a process has its own
         patch.setattr(
             child_processes, "NOTED_SECONDS", 0
         )  # parent and child are one process, so both have noted a signal

@@ -9,12 +9,13 @@ from posbench.config.names import display_name, shipped_yamls
 from posbench.config.schema import TRAINING_PARTS, JobConfig
 from posbench.model.build import load_model, load_reader, make_encoding, make_trained_scale
 from posbench.position.interfaces import Encoding, ScaleAttention
-from posbench.position.trusted import trusted_config
+from posbench.position.trusted import trained_config, trusted_config
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.pretrained.outline import is_built_by_transformers
 from posbench.results.run_metadata import flatten, typed_text
 from posbench.runs.directory import Run
+from posbench.sweep.kept_steps import check_whole
 
 
 def resolve_methods(raw: dict) -> JobConfig:
@@ -30,6 +31,7 @@ def resolve_methods(raw: dict) -> JobConfig:
         raise ConfigError(
             f"run={raw['run']} has no finished training: train it with scripts/run.py first."
         )
+    check_whole(run, trained_config(run), raw["step"])
     trained = trusted_config(run)
     return resolved_config({**raw, **{key: trained[key] for key in TRAINING_PARTS}})
 

@@ -25,6 +25,7 @@ from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.config_files import read_json_mapping
 from posbench.pretrained.outline import is_built_by_transformers
 from posbench.runs.directory import Run
+from posbench.sweep.kept_steps import check_whole
 from posbench.sweep.take_checkpoint import write_theirs
 from posbench.tools.export.rope_keys import rope_keys
 
@@ -52,12 +53,7 @@ def export(request: Request) -> int:
             f"run={raw['run']} is built by transformers: from_pretrained reads model.path, or a"
             " fine-tuned run itself."
         )
-    if raw["step"] not in (None, trained.train.last_step):
-        raise ConfigError(
-            f"step={raw['step']} does not choose the weights of an export, and run={raw['run']} has"
-            f" those of step {trained.train.last_step}: give the folder that train.keep_steps made"
-            " of that step as run= (scripts/runs.py list shows it)."
-        )
+    check_whole(run, trained, raw["step"])
     content = hf_config(trained, raw["extension"])
     with whole_folder(Path(raw["out"]).resolve()) as folder:
         # keys of the sizes that the weights have

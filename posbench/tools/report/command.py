@@ -13,10 +13,12 @@ from posbench.common.quantities import plural
 from posbench.config.command_line import print_files
 from posbench.config.compose import Request, check_words_have_effect
 from posbench.config.names import with_command_names
+from posbench.position.trusted import trained_config
 from posbench.results.search import Results, find_results, runs_inside, short_path
 from posbench.results.sweep_names import runs_of_sweep
 from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job, plan_existing
+from posbench.sweep.kept_steps import check_whole
 from posbench.sweep.verdict import left_out
 
 if TYPE_CHECKING:
@@ -149,6 +151,9 @@ def _named_results(raw: dict) -> Selection:
         results = find_results(raw["runs"])
         title = f"Runs of {', '.join(short_path(folder) for folder in raw['runs'])}"
     elif raw["run"]:
+        if raw["step"] is not None:
+            run = Run(raw["run"])
+            check_whole(run, trained_config(run), raw["step"])
         name = Path(raw["run"]).resolve().name
         results = Results(runs=[Path(raw["run"])], csvs=[], evidence=[])
         title = short_path(raw["run"])

@@ -287,6 +287,8 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         (["run=RUN", "lengths=32", "finetune=longer"], "give run= of the child"),
         (["run=RUN", "lengths=1"], "must each hold the evaluate.targets=2"),
         (["-m", "run=RUN", "lengths=32", "evaluate.seed=0,1"], "one run with one setting"),
+        (["run=RUN", "lengths=32", "step=1"], "step=1 does not choose from run="),
+        (["run=RUN", "length=32", "step=1"], "step=1 does not choose from run="),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

@@ -322,7 +322,7 @@ EXPORTED = [  # job of the training, what is typed otherwise, part of the messag
         "scale_attention=log_n cannot be exported",
     ),
     # the last step's weights would be written under the name of an earlier one
-    (job(), {"step": 7}, "step=7 does not choose the weights of an export"),
+    (job(), {"step": 7}, "step=7 does not choose from run="),
 ]
 
 
