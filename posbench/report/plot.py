@@ -39,10 +39,12 @@ from posbench.report.figures.uncertainty import (
     INTERVAL,
     NO_BARS,
     SEED_LINES,
+    TOO_WIDE,
     UNPAIRED_COLUMNS,
     bars_hide_lines,
     bars_line,
     interval_of,
+    share_texts,
     value_by_seed,
     value_of_any_seed,
 )
@@ -644,7 +646,7 @@ def _usual_bars(shown: "pandas.DataFrame") -> str:
 def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
     """Sentences on the bars of drawn points, one for each basis."""
     if bars == HIDDEN_BARS:
-        return [BARS_TOO_WIDE]
+        return [BARS_TOO_WIDE if share_texts(shown.point) else TOO_WIDE]
     lines = []
     for basis, rows in shown.groupby("basis", sort=False):
         points = list(rows.point)

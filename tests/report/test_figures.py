@@ -33,7 +33,7 @@ from posbench.report.figures.style import (
     luminance,
     write_figure,
 )
-from posbench.report.figures.uncertainty import BARS
+from posbench.report.figures.uncertainty import BARS, bars_line
 from posbench.report.records import CurvePoint
 
 SIX = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
@@ -538,3 +538,14 @@ def test_panels_of_a_task_stay_in_one_row_unless_it_is_too_wide(n_tasks, n_panel
     assert [len(row) for row in rows] == in_rows
     titles = [panel.title for panel in itertools.chain(*rows)]
     assert titles == [panel.title for panel in itertools.chain(*panels_by_task)]
+
+
+def test_lines_of_other_texts_are_not_said_to_share_theirs():
+    """The lines of a plot of one run may be read on the validation and on the test split."""
+    bar = {"nll_half_width": 0.1, "nll_over": "seeds x documents"}
+    rope = point(setting="8 targets, test split", **bar)
+    same = point("alibi", setting="8 targets, test split", **bar)
+    other = point("alibi", setting="8 targets, validation split", **bar)
+    assert "Lines share their texts" in bars_line([rope, same], "nll")
+    line = bars_line([rope, other], "nll")
+    assert line.startswith("Bars: 95 %") and "share" not in line

@@ -52,9 +52,9 @@ COMPARE_PAIRED = (
 )
 
 
+TOO_WIDE = "No bars: losses differ more from text to text than from line to line."
 BARS_TOO_WIDE = (
-    "No bars: losses differ more from text to text than from line to line. All lines read the same"
-    " texts, so compare their paired differences (compare.py)."
+    f"{TOO_WIDE} All lines read the same texts, so compare their paired differences (compare.py)."
 )
 
 
@@ -162,9 +162,16 @@ def bars_line(records: Iterable[SectionKey], column: str, bars: str = INTERVAL) 
     line = f"Bars: {interval_words(barred, column)}."
     if bare:
         line += f" Without a bar: {_why_no_interval(bare)}."
-    if column in UNPAIRED_COLUMNS and len({record.method for record in barred}) > 1:
+    has_lines = len({record.method for record in barred}) > 1
+    if column in UNPAIRED_COLUMNS and has_lines and share_texts(barred):
         line += f" {COMPARE_PAIRED}"
     return line
+
+
+def share_texts(records: Iterable[SectionKey]) -> bool:
+    """True if records read the same texts: their set-ups differ in the training length at most."""
+    texts = {(record.protocol, record.data, record.tokenizer, record.setting) for record in records}
+    return len(texts) == 1
 
 
 def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
