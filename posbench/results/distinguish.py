@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 STEPS_KEY, STEP_KEY = "train.steps", "train.step"
 SWEEP_KEY = "name"  # key of the words that name a sweep
+WIDTH_KEY = "model.d_model"  # names a size; the other parts of a size usually follow from it
 
 
 def values_of_differing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for the keys that differ.
 
-    A missing key of identity.FIELDS_ADDED_LATER counts as its default.
+    A missing key of identity.FIELDS_ADDED_LATER counts as its default. The keys are in one order
+    wherever the configurations were read: the width of a model, then the others by name.
     """
-    keys = dict.fromkeys(key for config in configs for key in config)
+    keys = {key for config in configs for key in config}
     values = {}
-    for key in keys:
+    for key in sorted(keys, key=lambda key: (key != WIDTH_KEY, key)):
         # An older file lacks the key and means the default; beside other values it is shown absent.
         default = whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT_WORD))
         if len({typed_text(config.get(key, default)) for config in configs}) > 1:

@@ -7,7 +7,7 @@ from test_housekeeping import SUMMARY, make
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines
-from posbench.results.distinguish import words_by_run
+from posbench.results.distinguish import distinguishing_keys, words_by_run
 from posbench.results.evaluation import Evaluation
 from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import RunMetadata
@@ -112,3 +112,12 @@ def test_lines_have_the_names_of_sweeps_where_these_tell_as_much(tmp_path, confi
     }
     words_of_runs, _ = words_by_run(evaluations, origins)
     assert {run_id: "".join(parts.values()) for run_id, parts in words_of_runs.items()} == words
+
+
+def test_a_model_has_the_name_of_its_width_in_whatever_order_its_configuration_is_read():
+    """config.yaml has the order of the schema, configs.jsonl of a report that of the alphabet."""
+    small = {"model.d_model": 128, "model.n_layer": 4, "model.d_ff": 320, "seed": 0}
+    large = {"model.d_model": 256, "model.n_layer": 6, "model.d_ff": 640, "seed": 0}
+    for order in (list, sorted):
+        configs = [{key: config[key] for key in order(config)} for config in (small, large)]
+        assert distinguishing_keys(configs) == {"model.d_model": ["128", "256"]}

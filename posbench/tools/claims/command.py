@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from posbench.tools.claims.table import (
 CLAIMS_FOLDER = CONFIGS_FOLDER.parent / "results" / "claims"
 # Stage one as it was decided.
 REPORTED_LEDGER = CONFIGS_FOLDER.parent / "results" / "reported" / "claims" / "claims.csv"
+USUAL_TEXT = "pysource"  # of configs/run.yaml
 KEYS_WITH_EFFECT = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
@@ -144,13 +146,27 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
             paths = paths + planned_eval_files(experiment)
         return Pool.read(paths, default_arguments(), results.evidence)
 
+    @cache
+    def pool_of_texts(experiments: tuple[str, ...], texts: frozenset[str]) -> Pool:
+        """The same pool, which takes evaluations of these texts where several fit."""
+        return replace(pool_of(experiments), texts=texts)
+
     def look_up(claim: Claim) -> tuple[Pool, str]:
         commands = [f"python scripts/run.py experiment={name}" for name in claim.experiments]
         # With runs= all claims share the pool of these; else each has what its experiments plan.
         experiments = claim.experiments if config["runs"] is None else ()
-        return pool_of(experiments), " and ".join(commands)
+        texts = frozenset(map(text_of_experiment, claim.experiments))
+        return pool_of_texts(experiments, texts), " and ".join(commands)
 
     return look_up
+
+
+def text_of_experiment(name: str) -> str:
+    """Name of the text that an experiment's models are trained on: the usual one, if its yaml
+    states none.
+    """
+    experiment = shipped_yamls("experiment").get(name, {})
+    return experiment.get("base", {}).get("data", USUAL_TEXT)
 
 
 @cache

@@ -42,12 +42,14 @@ class MissingEvaluation(Exception):
 class Pool:
     """Evaluations to judge claims by, and `origins`: the metadata of their runs.
 
-    `defaults` are {(group, method): arguments in configs/} of encodings and extensions.
+    `defaults` are {(group, method): arguments in configs/} of encodings and extensions, `texts`
+    the names of data that are meant where several fit.
     """
 
     evaluations: list[Evaluation]
     origins: Mapping[Path, RunMetadata]
     defaults: Mapping[tuple[str, str], dict]
+    texts: Collection[str] = ()
 
     def __post_init__(self):
         self.references = References(self.evaluations)
@@ -84,6 +86,10 @@ class Pool:
             fitting = [entry for entry in fitting if _n_windows(entry) == windows]
         if "train.length" not in (cell.config or {}):
             fitting = _of_usual_train_len(fitting)
+        # Other experiments may have the same models on another text.
+        of_text = [entry for entry in fitting if _name_of_text(entry) in self.texts]
+        if of_text:
+            fitting = of_text
         if not fitting:
             of_windows = "" if windows is None else f" with {windows} windows"
             raise MissingEvaluation(f"no evaluation of {cell}{of_windows}")
@@ -187,6 +193,11 @@ class Pool:
         half = sums_at_full_window([self.recompute_reference(entry, "half") for entry in entries])
         floor = sums_at_full_window([self.recompute_reference(entry, "floor") for entry in entries])
         return [(half.factor, half.sums), (-floor.factor, floor.sums)]
+
+
+def _name_of_text(entry: Evaluation) -> str:
+    """Name of the text of a training: pysource also where a task is mixed into it."""
+    return entry.first["data"].partition("+")[0]
 
 
 class SumsAndFactor(NamedTuple):

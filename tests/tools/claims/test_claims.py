@@ -13,9 +13,10 @@ from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from synthetic import DOCUMENTS, TARGETS, with_settings, write_eval
 
 from posbench.common.csv_records import to_csv
+from posbench.common.errors import RunError
 from posbench.runs.rows import eval_content, read_eval
 from posbench.runs.target_losses import part_of
-from posbench.tools.claims.command import default_arguments
+from posbench.tools.claims.command import default_arguments, text_of_experiment
 from posbench.tools.claims.find import Pool
 from posbench.tools.claims.judge import Finding, _gate_of_trainings, judge
 from posbench.tools.claims.language import Claim
@@ -757,6 +758,31 @@ def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp
         "no evaluation of rope with 8 windows" in finding_of(8).note
         and "fits two evaluations" in finding_of(None).note
     )
+
+
+def test_where_two_texts_fit_the_one_of_the_experiment_decides(world, tmp_path):
+    """experiment=prose and experiment=size have the same models, on books and on source."""
+    for seed in range(3):
+        world.train("rope", seed)
+        world.evaluate("rope", seed, "none", 1.0)
+        other = World(tmp_path / "books")
+        other.floors = world.floors
+        run_id = f"rope-64-s{seed}-9876543210"
+        path = other.evaluate("rope", seed, "none", 0.5, data="books", run_id=run_id)
+        config = (world.root / f"rope-64-s{seed}-0123456789" / "config.yaml").read_text()
+        folder = path.parents[2].rename(world.root / run_id)
+        (folder / "config.yaml").write_text(config)
+    pool = Pool.read(sorted(world.root.glob("*/evals/*/*.json")), {})
+    (endpoint,) = claim(
+        tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"}
+    ).primary
+    (_, cell) = endpoint.cells[0]
+    with pytest.raises(RunError, match="fits two evaluations"):
+        pool.evaluations_by_seed(cell)
+    for text in ("pysource", "books"):
+        by_seed = replace(pool, texts={text}).evaluations_by_seed(cell)
+        assert [entry.first["data"] for entry in by_seed.values()] == [text] * 3
+    assert text_of_experiment("prose") == "books" and text_of_experiment("size") == "pysource"
 
 
 def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(world, tmp_path):
