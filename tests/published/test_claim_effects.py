@@ -13,7 +13,7 @@ from claim_worlds import committed_ledger
 from conftest import CONFIGS
 
 from posbench.runs.rows import read_csv
-from posbench.tools.claims.judge import Finding
+from posbench.tools.claims.judge import Finding, comparison_words
 from posbench.tools.claims.language import ClaimCell, Endpoint
 from posbench.tools.claims.table import read_findings
 
@@ -36,7 +36,7 @@ FINDINGS = [
     if finding.effect is not None
 ]
 ENDPOINTS = {
-    (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint
+    (claim.stage, claim.id, endpoint.name, comparison_words(claim, endpoint)): endpoint
     for claim in committed_ledger()
     for endpoint in (*claim.primary, *claim.secondary)
 }

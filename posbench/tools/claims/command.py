@@ -23,7 +23,7 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS_FOLDER, shipped_yamls
 from posbench.results.search import Results, find_results
 from posbench.sweep.jobs import plan_existing
-from posbench.tools.claims.find import Pool
+from posbench.tools.claims.find import Pool, text_of_experiment
 from posbench.tools.claims.judge import Finding, judge, seeds_of_later_stages
 from posbench.tools.claims.language import Claim, load_claims
 from posbench.tools.claims.table import (
@@ -37,7 +37,6 @@ from posbench.tools.claims.table import (
 CLAIMS_FOLDER = CONFIGS_FOLDER.parent / "results" / "claims"
 # Stage one as it was decided.
 REPORTED_LEDGER = CONFIGS_FOLDER.parent / "results" / "reported" / "claims" / "claims.csv"
-USUAL_TEXT = "pysource"  # of configs/run.yaml
 KEYS_WITH_EFFECT = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
@@ -159,14 +158,6 @@ def pool_lookup(config: dict) -> Callable[[Claim], tuple[Pool, str]]:
         return pool_of_texts(experiments, texts), " and ".join(commands)
 
     return look_up
-
-
-def text_of_experiment(name: str) -> str:
-    """Name of the text that an experiment's models are trained on: the usual one, if its yaml
-    states none.
-    """
-    experiment = shipped_yamls("experiment").get(name, {})
-    return experiment.get("base", {}).get("data", USUAL_TEXT)
 
 
 @cache

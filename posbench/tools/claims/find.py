@@ -12,6 +12,7 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.config.identity import FIELDS_ADDED_LATER
+from posbench.config.names import shipped_yamls
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import with_trained_part_as_extension
 from posbench.report.references import References, check_losses, check_targets_of_sections
@@ -24,6 +25,7 @@ from posbench.tools.claims.language import ClaimCell
 # Required of a training's configuration unless a cell names another value. So is train.length, one
 # number: the row's train_len, or the usual one where trainings of several lengths are there.
 PLAIN_TRAINING = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
+USUAL_TEXT = "pysource"  # of configs/run.yaml
 USUAL_TRAIN_LEN = TrainConfig.length
 # Claims are about the text of the training, all of its test documents, with intervals over
 # documents.
@@ -193,6 +195,14 @@ class Pool:
         half = sums_at_full_window([self.recompute_reference(entry, "half") for entry in entries])
         floor = sums_at_full_window([self.recompute_reference(entry, "floor") for entry in entries])
         return [(half.factor, half.sums), (-floor.factor, floor.sums)]
+
+
+def text_of_experiment(name: str) -> str:
+    """Name of the text that an experiment's models are trained on: the usual one, if its yaml
+    states none.
+    """
+    experiment = shipped_yamls("experiment").get(name, {})
+    return experiment.get("base", {}).get("data", USUAL_TEXT)
 
 
 def _name_of_text(entry: Evaluation) -> str:

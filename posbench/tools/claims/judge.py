@@ -34,12 +34,14 @@ from posbench.statistics.verdict_rules import (
     n_sides,
 )
 from posbench.tools.claims.find import (
+    USUAL_TEXT,
     MissingEvaluation,
     Pool,
     check_same_targets,
     row_at,
     sums_at_full_window,
     sums_at_lengths,
+    text_of_experiment,
 )
 from posbench.tools.claims.language import BOTH_VERDICTS, MEASURES, Claim, ClaimCell, Endpoint
 
@@ -94,7 +96,9 @@ def judge(
     """
     # How many primaries of a stage read each comparison.
     n_readings = Counter(
-        (claim.stage, str(endpoint)) for claim in claims for endpoint in claim.primary
+        (claim.stage, comparison_words(claim, endpoint))
+        for claim in claims
+        for endpoint in claim.primary
     )
     later_seeds = seeds_of_later_stages(claims)
     findings = []
@@ -103,6 +107,14 @@ def judge(
     for stage in sorted({finding.stage for finding in findings}):
         _correct_stage(findings, stage)
     return findings
+
+
+def comparison_words(claim: Claim, endpoint: Endpoint) -> str:
+    """Words of what an endpoint compares, such as "rise of (rope at 2x) on books": the same models
+    on another text are another comparison.
+    """
+    texts = {text_of_experiment(name) for name in claim.experiments} - {USUAL_TEXT}
+    return f"{endpoint} on {', '.join(sorted(texts))}" if texts else str(endpoint)
 
 
 def seeds_of_later_stages(claims: Iterable[Claim]) -> set[int]:
@@ -182,7 +194,8 @@ def _judge_claim(
     for primary, endpoint in endpoints:
         finding = _finding_without_numbers(claim, endpoint, primary)
         # Stage one keeps its two sides, and a secondary endpoint has no verdict.
-        if claim.stage > 1 and primary and n_readings[claim.stage, str(endpoint)] == 1:
+        is_read_once = n_readings[claim.stage, comparison_words(claim, endpoint)] == 1
+        if claim.stage > 1 and primary and is_read_once:
             finding = replace(finding, sides=n_sides(endpoint.confirm, endpoint.refute))
         try:
             finding = _judge_endpoint(endpoint, pool, finding, later_seeds)
@@ -225,7 +238,7 @@ def _finding_without_numbers(claim: Claim, endpoint: Endpoint, primary: bool) ->
         rule=claim.rule,
         stage=claim.stage,
         experiment=" ".join(claim.experiments),
-        compared=str(endpoint),
+        compared=comparison_words(claim, endpoint),
         unit=MEASURES[endpoint.measure],
         confirm=str(endpoint.confirm or ""),
         refute=str(endpoint.refute or ""),

@@ -19,6 +19,7 @@ from script_calls import call
 
 from posbench.report.table_formats import markdown_row
 from posbench.tools.claims.command import default_arguments, pool_lookup
+from posbench.tools.claims.judge import comparison_words
 from posbench.tools.claims.language import (
     BOTH_VERDICTS,
     STAGES,
@@ -154,7 +155,11 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
         if finding.primary
     }
     today = {
-        (entry.stage, entry.id, each.name): (str(each), str(each.confirm), str(each.refute))
+        (entry.stage, entry.id, each.name): (
+            comparison_words(entry, each),
+            str(each.confirm),
+            str(each.refute),
+        )
         for entry in LEDGER
         for each in entry.primary
     }
@@ -269,3 +274,13 @@ def test_claims_of_an_experiment_whose_text_is_not_here_are_not_measured(tmp_pat
         pool, _ = pool_lookup(config)(prose)
     assert not pool.evaluations
     assert "experiment=prose is left out" in capsys.readouterr().out
+
+
+def test_the_same_models_on_another_text_are_another_comparison():
+    """Stage eight reads models of five million parameters on books and on source."""
+    words = {}
+    for claim in LEDGER:
+        if claim.id in ("Prose", "Size"):
+            words[claim.id] = comparison_words(claim, claim.primary[0])
+    assert words["Size"] == "rise of (rope + yarn + model.d_model=256 at 2x)"
+    assert words["Prose"] == words["Size"] + " on books"

@@ -16,8 +16,8 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import RunError
 from posbench.runs.rows import eval_content, read_eval
 from posbench.runs.target_losses import part_of
-from posbench.tools.claims.command import default_arguments, text_of_experiment
-from posbench.tools.claims.find import Pool
+from posbench.tools.claims.command import default_arguments
+from posbench.tools.claims.find import Pool, text_of_experiment
 from posbench.tools.claims.judge import Finding, _gate_of_trainings, judge
 from posbench.tools.claims.language import Claim
 from posbench.tools.claims.table import (
