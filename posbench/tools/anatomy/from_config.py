@@ -9,7 +9,7 @@ from posbench.config.names import display_name, shipped_yamls
 from posbench.config.schema import TRAINING_PARTS, JobConfig
 from posbench.model.build import load_model, load_reader, make_encoding, make_trained_scale
 from posbench.position.interfaces import Encoding, ScaleAttention
-from posbench.position.trusted import trained_config, trusted_config
+from posbench.position.trusted import trusted_config
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.pretrained.outline import is_built_by_transformers
@@ -22,7 +22,8 @@ def resolve_methods(raw: dict) -> JobConfig:
     """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those
     of that run.
 
-    Raises ConfigError for a run that is not finished, and as `resolved_config` does.
+    Raises ConfigError for a run that is not finished, for another step= than its last, and as
+    `resolved_config` does.
     """
     if raw["run"] is None:
         return resolved_config(config_from_checkpoint(raw))
@@ -31,9 +32,10 @@ def resolve_methods(raw: dict) -> JobConfig:
         raise ConfigError(
             f"run={raw['run']} has no finished training: train it with scripts/run.py first."
         )
-    check_whole(run, trained_config(run), raw["step"])
     trained = trusted_config(run)
-    return resolved_config({**raw, **{key: trained[key] for key in TRAINING_PARTS}})
+    config = resolved_config({**raw, **{key: trained[key] for key in TRAINING_PARTS}})
+    check_whole(run, config, raw["step"])
+    return config
 
 
 def make_methods(config: JobConfig) -> tuple[Encoding, ScaleAttention | None]:

@@ -194,8 +194,7 @@ def _judge_claim(
     for primary, endpoint in endpoints:
         finding = _finding_without_numbers(claim, endpoint, primary)
         # Stage one keeps its two sides, and a secondary endpoint has no verdict.
-        is_read_once = n_readings[claim.stage, comparison_words(claim, endpoint)] == 1
-        if claim.stage > 1 and primary and is_read_once:
+        if claim.stage > 1 and primary and n_readings[claim.stage, finding.compared] == 1:
             finding = replace(finding, sides=n_sides(endpoint.confirm, endpoint.refute))
         try:
             finding = _judge_endpoint(endpoint, pool, finding, later_seeds)
