@@ -434,7 +434,8 @@ def test_the_report_is_made_from_files_alone(cli):
     grid = ("-m", "extension=none,rerope", "scale_attention=log_n")
     swept = cli(*grid, "evaluate.lengths=[16,32,64]", "report_dir=null", script="report").stdout
     assert swept.count(" log_n ") >= 4 and " none        none " not in swept
-    done = cli(script="report")
+    folders = (f"results_dir={cli.folder}/runs", f"report_dir={cli.folder}/report")
+    done = cli(*folders, script="report", common=False)
     assert "rerope" in done.stdout and "G rope" in done.stdout
     for name in ("rows.csv", "curve.csv", "table.md"):
         assert (cli.folder / "report" / name).exists()
@@ -445,6 +446,10 @@ def test_the_report_is_made_from_files_alone(cli):
     assert (
         len(list((cli.folder / "report").glob("sweep-????????/table.md"))) == 2
     )  # another grid, another report
+    (run,) = cli.runs()
+    for words in ((), (f"run={run}",)):  # without -m they choose one job, of a new training or not
+        chosen = cli(*words, "extension=rerope", "evaluate.lengths=[16,32]", script="report").stdout
+        assert " rerope " in chosen and " log_n " not in chosen and "G rope" in chosen
 
 
 def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):

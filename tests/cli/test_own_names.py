@@ -110,7 +110,8 @@ def test_two_extensions_of_one_file_are_two_lines_of_a_report(cli, mine):  # noq
     }
     row, *_ = cli.rows("fifth+none-*.json")
     assert (row["extension"], row["extension_args"]) == ("fifth", {"by": 5.0})
-    cli(f"run={run}", script="report")  # from files alone: the folder of the yamls is not declared
+    # from files alone: the folder of the yamls is not declared
+    cli(f"run={run}", f"report_dir={cli.folder}/report", script="report", common=False)
     assert lines_of(cli) == expected_lines
 
 

@@ -11,6 +11,8 @@ from posbench.config.identity import method_name
 from posbench.config.names import CONFIGS_FOLDER
 
 COMPAT_OPTIONS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
+# Endings of pictures that are not written; another one, such as of a/v1.2, is part of the name.
+OTHER_PICTURES = (".pdf", ".eps", ".jpg", ".jpeg", ".gif", ".webp", ".tif", ".tiff")
 
 
 def anatomy(request: Request) -> None:
@@ -120,6 +122,13 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     from posbench.tools.anatomy.figure import anatomy_page
     from posbench.tools.anatomy.from_config import make_methods, resolve_methods
 
+    figure = raw["figure"]
+    if figure and Path(figure).suffix.lower() in OTHER_PICTURES:
+        stem = Path(figure).with_suffix("")
+        raise ConfigError(
+            f"figure={figure} is written as .png and .svg, and in no other format: give"
+            f" figure={stem}."
+        )
     encoding, trained_scale = make_methods(resolve_methods(raw))
     extension = make_method(raw["extension"])
     scale = make_method(raw["scale_attention"], encoding.shape)
@@ -138,12 +147,12 @@ def _dissect_one(raw: dict, name: str) -> list[Path]:
     methods = [numbers[key] for key in ("encoding", "extension", "scale_attention")]
     default = _default_folder(raw, name) / f"{'+'.join(methods)}.json"
     written = []
-    if raw["json"] or not raw["figure"]:
+    if raw["json"] or not figure:
         path = Path(raw["json"] or default)
         write_json(path, numbers)
         written.append(path)
-    if raw["figure"] or not raw["json"]:
-        stem = Path(raw["figure"] or default)
+    if figure or not raw["json"]:
+        stem = Path(figure or default)
         if stem.suffix.lower() in (".png", ".svg", ".json"):
             stem = stem.with_suffix("")
         written += write_figure(anatomy_page(replace(dissected, numbers=numbers)), stem)

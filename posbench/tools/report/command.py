@@ -11,7 +11,12 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
 from posbench.config.command_line import print_files
-from posbench.config.compose import Request, check_words_have_effect
+from posbench.config.compose import (
+    Request,
+    check_words_have_effect,
+    key_of,
+    set_wandb_group,
+)
 from posbench.config.names import with_command_names
 from posbench.position.trusted import trained_config
 from posbench.results.search import Results, find_results, runs_inside, short_path
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
 # words of a report that pools folders
 KEYS_BESIDE_RUNS = ("runs", "name", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
+# words that choose no job: those above, the folder of a run, and how jobs are run
+KEYS_WITHOUT_JOB = (*KEYS_BESIDE_RUNS, "run", "step", "jobs", "log")
 
 
 @dataclass
@@ -48,7 +55,7 @@ class Selection:
 
 
 def report(request: Request) -> None:
-    """Report on an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
+    """Report on the jobs of run.py's words, on run=DIR, runs= or all of results_dir.
 
     With runs= an experiment is its title and the name of the folder. Works from files alone: code
     named in a results folder is never executed."""
@@ -91,7 +98,7 @@ def table_text(made_report: "Report") -> str:
 
 
 def _selection(request: Request) -> Selection:
-    """Results that a request names: runs=, the jobs of a sweep, or all of a folder."""
+    """Results that a request names: runs=, the jobs of its words, or all of a folder."""
     raw = request.raw_configs[0]
     experiment = request.experiment
     if raw["runs"] is not None:
@@ -109,13 +116,18 @@ def _selection(request: Request) -> Selection:
         return named
     jobs: list[Job] = []
     note = ""  # on jobs that have no results here
-    if request.sweep:
+    if request.sweep or _words_of_jobs(request.words):
         jobs, note = plan_existing(request.raw_configs)
     return _results_of_jobs(request, jobs, note) if jobs else _named_results(raw)
 
 
+def _words_of_jobs(words: list[str]) -> list[str]:
+    """Those words that choose jobs, such as extension=pi."""
+    return [word for word in words if key_of(word).split(".")[0] not in KEYS_WITHOUT_JOB]
+
+
 def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:
-    """Results of a sweep; `elsewhere` notes those that are in other folders."""
+    """Results of jobs; `elsewhere` notes those that are in other folders."""
     never = left_out(jobs)
     notes = []
     if never:
@@ -125,10 +137,14 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
         )
     if elsewhere:
         notes.append(elsewhere)
+    set_wandb_group(request.raw_configs)  # of a job without -m, which has none yet
+    title = request.title
+    if not title:
+        title = "Sweep" if request.sweep else " ".join(_words_of_jobs(request.words))
     return Selection(
         # an unnamed sweep is named by its hash: other reports stay
         name=request.name or request.raw_configs[0]["log"]["group"],
-        title=request.title or "Sweep",
+        title=printable(title),
         command=_run_command(sys.argv[1:]),
         paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],
         notes=notes,

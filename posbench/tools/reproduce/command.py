@@ -5,6 +5,7 @@ volatile ones agree. They are reproduced if the losses differ by at most the exp
 another processor, thread count or version of torch rounds differently, and training amplifies this.
 Far above its floor a model is broken and its loss varies more with the rounding, so the tolerance
 grows with the distance from the floor. The mean of few tokens also moves by more than that of many.
+The tolerance is of losses alone; the largest difference of accuracy is shown beside them.
 """
 
 import math
@@ -109,6 +110,7 @@ def comparison_lines(pairs: list[RowPair]) -> list[str]:
             f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}):"
             f" {_row_in_words(worst.reported)}"
         )
+    lines += _accuracy_lines(pairs)
     for pair in missed[:MISSES_SHOWN]:
         now = "missing" if pair.rerun is None else f"{pair.rerun['nll']}"
         lines.append(
@@ -118,6 +120,33 @@ def comparison_lines(pairs: list[RowPair]) -> list[str]:
     if len(missed) > MISSES_SHOWN:
         lines.append(f"... and {len(missed) - MISSES_SHOWN} more")
     return lines
+
+
+def _accuracy_lines(pairs: list[RowPair]) -> list[str]:
+    """One line about the accuracies, [] where no row has one or all are equal.
+
+    They are shown and not judged: the tolerance is that of losses."""
+    answered = [
+        pair
+        for pair in pairs
+        if pair.rerun is not None
+        and pair.reported["accuracy"] is not None
+        and pair.rerun["accuracy"] is not None
+    ]
+    if not answered:
+        return []
+
+    def difference(pair: RowPair) -> float:
+        """Accuracy of the rerun minus the reported one."""
+        return pair.rerun["accuracy"] - pair.reported["accuracy"]
+
+    worst = max(answered, key=lambda pair: abs(difference(pair)))
+    if difference(worst) == 0:
+        return []
+    return [
+        f"largest difference of accuracy {100 * difference(worst):+.1f} percentage points (not"
+        f" judged): {_row_in_words(worst.reported)}"
+    ]
 
 
 def _row_in_words(row: dict) -> str:

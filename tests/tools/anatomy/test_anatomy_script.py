@@ -43,6 +43,8 @@ def test_the_script_refuses_with_the_sentence_of_run(script):
     sentence = refused[0].stderr.strip().splitlines()[-1]
     assert sentence.removeprefix("refused: ") in refused[1].stderr
     assert script("length=0").returncode == 2
+    other_format = script("figure=shown.pdf")
+    assert other_format.returncode == 2 and "give figure=shown." in other_format.stderr
 
 
 def test_the_script_shows_a_trained_encoding(tmp_path, script):

@@ -252,3 +252,16 @@ def test_the_tolerance_grows_with_the_height_above_the_floor():
         if pair.reported["extension"] == "none"
     ]
     assert allowed == pytest.approx([0.21, 0.11])
+
+
+def test_the_largest_difference_of_accuracy_is_shown_and_not_judged():
+    def row(length: int, accuracy: float | None) -> dict:
+        return make_row(**{**VALUES, "length": length, "accuracy": accuracy})
+
+    reported = [row(64, 1.0), row(128, 0.75), row(256, None)]
+    again = [row(64, 0.995), row(128, 0.5), row(256, None)]
+    pairs = pair_rows(reported, again, nll=0.01)
+    shown = [line for line in comparison_lines(pairs) if "accuracy" in line]
+    assert not any(pair.missed for pair in pairs) and len(shown) == 1
+    assert "accuracy -25.0 percentage points (not judged)" in shown[0] and "128" in shown[0]
+    assert "accuracy" not in "".join(comparison_lines(pair_rows(reported, reported, nll=0.01)))
