@@ -145,10 +145,10 @@ def compare(
         correction=correction,
     ).completed()
     # One report, which needs no name beside others.
-    made = requested_comparisons({"": read_report(paths)}, request).comparisons
-    check_unit(unit, made)
+    comparisons = requested_comparisons({"": read_report(paths)}, request).comparisons
+    check_unit(unit, comparisons)
     rows = []
-    for comparison in made:
+    for comparison in comparisons:
         rows += csv_rows([comparison], Scale(unit or NATS, comparison.measure))
     return pandas.DataFrame(rows)
 

@@ -107,22 +107,22 @@ def _state(plan: JobVerdict) -> str:
     "trained", "to fine-tune from ID", "no checkpoint to take, since nothing is left to evaluate".
     """
     train = plan.job.config.train
-    not_made = "not"  # "not to train", but "no checkpoint to take"
+    not_word = "not"  # "not to train", but "no checkpoint to take"
     if train.parent:
-        to_make = f"to fine-tune from {train.parent['run_id']}"
-        made = f"fine-tuned from {train.parent['run_id']}"
+        missing_words = f"to fine-tune from {train.parent['run_id']}"
+        finished_words = f"fine-tuned from {train.parent['run_id']}"
     elif plan.job.config.trains:
-        to_make = "to train"
-        made = "trained"
+        missing_words = "to train"
+        finished_words = "trained"
     else:
-        to_make = "checkpoint to take"
-        made = "checkpoint taken"
-        not_made = "no"
+        missing_words = "checkpoint to take"
+        finished_words = "checkpoint taken"
+        not_word = "no"
     if plan.job.run.finished:
-        return made
+        return finished_words
     if plan.would_train:
-        return to_make
-    return f"{not_made} {to_make}, since nothing is left to evaluate"
+        return missing_words
+    return f"{not_word} {missing_words}, since nothing is left to evaluate"
 
 
 def _note(verdict: Outcome) -> str:

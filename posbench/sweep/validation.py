@@ -224,9 +224,9 @@ def _steps_not_kept(job: Job, last: int) -> list[int]:
     ]
 
 
-def _holds_validations(stored: TrainConfig, asked: TrainConfig) -> bool:
+def _holds_validations(stored: TrainConfig, requested: TrainConfig) -> bool:
     """True if a training was validated at all lengths, with all extensions, that are asked for."""
-    if not set(asked.validate_lengths) <= set(stored.validate_lengths or []):
+    if not set(requested.validate_lengths) <= set(stored.validate_lengths or []):
         return False
-    asked_nodes = validation_extensions(asked).values()
-    return all(node in validation_extensions(stored).values() for node in asked_nodes)
+    requested_nodes = validation_extensions(requested).values()
+    return all(node in validation_extensions(stored).values() for node in requested_nodes)

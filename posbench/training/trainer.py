@@ -151,10 +151,10 @@ class Trainer:
         A step whose weights are kept has all of them, as the last one has.
         """
         figures = {}
-        kept = self.step in self.kept_steps
-        if kept or is_due(self.step, self.config.log_every):
+        keeps_weights = self.step in self.kept_steps
+        if keeps_weights or is_due(self.step, self.config.log_every):
             figures |= self.figures()
-        if kept or is_due(self.step, self.config.validate_every):
+        if keeps_weights or is_due(self.step, self.config.validate_every):
             figures |= self.validations()
         return figures
 

@@ -81,10 +81,10 @@ def figure(section: list[Score], title: str, bars: str = INTERVAL):
             panels.append(Panel(heading, lines, set_up_axes, grey))
         panels_by_task.append(panels)
     rows = _rows_of_tasks(panels_by_task)
-    asked, *unlearned = question_lines(section)
+    question, *unlearned = question_lines(section)
     of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
     return draw_panels(
-        title, rows, [asked, joined_sentences(scales_line(LOG, LINEAR), of_bars), *unlearned]
+        title, rows, [question, joined_sentences(scales_line(LOG, LINEAR), of_bars), *unlearned]
     )
 
 

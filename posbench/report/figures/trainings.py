@@ -564,8 +564,8 @@ def accuracy_steps_figure(section: list[Score], title: str, bars: str = INTERVAL
             parts[f"{task}: accuracy"] = by_steps
     if not parts:
         return None
-    asked, *_ = question_lines(section)  # the rest is on trainings that have not learned it
-    notes = [asked]
+    question, *_ = question_lines(section)  # the rest is on trainings that have not learned it
+    notes = [question]
     if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
         notes.append(
             f"Means leave out seeds right in less than {LEAST_LEARNED_SHARE:g} of their answers"

@@ -73,9 +73,9 @@ def interval_of(record: SectionKey, column: str) -> tuple[float, float] | None:
     That of a loss from somebody else's CSV is the one that the file states."""
     if isinstance(record, Score):  # which always has one
         return record.low, record.high
-    stated = _stated_interval(record, column)
-    if stated is not None:
-        return stated
+    stated_interval = _stated_interval(record, column)
+    if stated_interval is not None:
+        return stated_interval
     value = getattr(record, column)
     half = getattr(record, HALF_WIDTH_COLUMNS[column], None)
     if value is None or half is None:

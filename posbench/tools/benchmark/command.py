@@ -88,19 +88,19 @@ def _checked_options(arguments: list[str]) -> dict:
     chosen["only"] = [name for name in without_brackets(chosen["only"]).split(",") if name]
     if path:
         # transformers' model is always measured: its name alone leaves out all extensions.
-        known = [*shipped_yamls("extension"), "transformers"]
+        names = [*shipped_yamls("extension"), "transformers"]
         none_of = "not an extension"
     else:
-        known = [
+        names = [
             *shipped_yamls("encoding"),
             *shipped_yamls("extension"),
             *shipped_yamls("scale_attention"),
         ]
         none_of = "no encoding, extension or attention scale"
     for name in chosen["only"]:
-        if name not in known:
+        if name not in names:
             raise ConfigError(
-                f"only={name} is {none_of}{did_you_mean(name, known)}: mend it, or leave it out."
+                f"only={name} is {none_of}{did_you_mean(name, names)}: mend it, or leave it out."
             )
     return chosen
 

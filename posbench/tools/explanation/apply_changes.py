@@ -28,7 +28,7 @@ MOVED_INTO_MAPPING = (
 class Override(NamedTuple):
     """Keys of a change of config.json, as a tool takes them."""
 
-    taken: dict  # that stand where the tool looks for them
+    effective_keys: dict  # that stand where the tool looks for them
     ignored: list[str]  # that stand elsewhere
     merges: bool  # the old mapping stays below the new one
 
@@ -51,9 +51,9 @@ def override_of(config: dict, changes: Changes) -> Override:
         return Override(mapping_at(keys, path), ignored, merges=changes.reader == VLLM)
     # A part for text does nothing where the model describes text alone.
     ignored = [key for key in keys if key in TEXT_PARTS]
-    taken = {key: value for key, value in keys.items() if key not in ignored}
+    effective_keys = {key: value for key, value in keys.items() if key not in ignored}
     # Of text alone it is the other way round.
-    return Override(taken, ignored, merges=changes.reader == SGLANG)
+    return Override(effective_keys, ignored, merges=changes.reader == SGLANG)
 
 
 def config_with_changes(config: dict, changes: Changes) -> dict:
@@ -62,10 +62,12 @@ def config_with_changes(config: dict, changes: Changes) -> dict:
     """
     override = override_of(config, changes)
     if changes.reader == HF:
-        return {**text_description(config), **override.taken} if override.taken else config
+        if not override.effective_keys:
+            return config
+        return {**text_description(config), **override.effective_keys}
     text = text_description(config)  # a copy, as the two below
     family = str(text.get("model_type"))
-    keys = dict(override.taken)
+    keys = dict(override.effective_keys)
     mapping = dict(rope_mapping(text))
     if not kinds_with_own_mapping(mapping):
         # Engines move the base and the share into the mapping before they read the words.

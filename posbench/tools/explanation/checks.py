@@ -155,7 +155,7 @@ def _override_findings(description: dict, changes: Changes, setting: Setting) ->
     text_before = text_description(description)
     part = ".".join(text_path(description))
     override = override_of(description, changes)
-    keys = override.taken
+    keys = override.effective_keys
     by_engine = changes.reader in (VLLM, SGLANG)
     where = "vllm_length" if changes.reader == VLLM else "sglang_config"  # key of SOURCES
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in text_before]
@@ -207,7 +207,7 @@ def _new_mapping_findings(
 ) -> list[Finding]:
     """A mapping in an override that replaces the old one, or is merged into it; [] without one."""
     vllm = changes.reader == VLLM
-    keys = override.taken
+    keys = override.effective_keys
     typed_mapping = keys.get("rope_parameters") or keys.get("rope_scaling")
     if not isinstance(typed_mapping, dict):
         return []

@@ -44,14 +44,14 @@ class EngineRows:
         them.
         """
         options = self.config["encoding"]
-        stated = {}
+        setting = {}
         # llama.cpp takes the factor as rope_scale, or its inverse as rope_freq_scale.
         factor = options.get("rope_scale") or 1 / (options.get("rope_freq_scale") or 1)
         if factor > 1:
-            stated["factor"] = factor
+            setting["factor"] = factor
         if original := options.get("yarn_orig_ctx"):
-            stated["original"] = original
-        return stated
+            setting["original"] = original
+        return setting
 
     def losses(self, length: int) -> np.ndarray:
         """Loss of each target at one length [N, S].

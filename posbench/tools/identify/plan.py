@@ -204,12 +204,12 @@ def chosen_candidates(
     """
     if not names:
         return list(candidates)
-    known = [candidate.name for candidate in candidates]
+    candidate_names = [candidate.name for candidate in candidates]
     for name in names:
-        if name not in known:
+        if name not in candidate_names:
             raise ConfigError(
-                f"candidates={name} is unknown{did_you_mean(name, known)}: choose from"
-                f" {', '.join(known)}."
+                f"candidates={name} is unknown{did_you_mean(name, candidate_names)}: choose from"
+                f" {', '.join(candidate_names)}."
             )
     chosen = [candidate for candidate in candidates if candidate.name in names]
     if len(chosen) < 2:

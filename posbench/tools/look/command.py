@@ -212,8 +212,8 @@ class FirstLook:
 
     def seconds_left(self, spare: float = 0.0) -> float:
         """Seconds left for reading, beside what loads a model and writes the page."""
-        whole = 60 * self.raw["minutes"] * (1 - spare)
-        return whole - (time.monotonic() - self.began) - self.loading_seconds - REPORT_SECONDS
+        available = 60 * self.raw["minutes"] * (1 - spare)
+        return available - (time.monotonic() - self.began) - self.loading_seconds - REPORT_SECONDS
 
     def seconds_by_method(self, look: Look, slower: float = 1.0) -> Seconds:
         """Function of a method and a length: estimated seconds of reading a text, 0 if its
@@ -295,21 +295,21 @@ class FirstLook:
 
     def _limit_lines(self, look: Look) -> list[str]:
         """Lines on what is not read, and why."""
-        whole = Look(2 * self.train_len, (AS_IT_IS, *self.extensions))
+        full_look = Look(2 * self.train_len, (AS_IT_IS, *self.extensions))
         if AS_IT_IS in self.left_out:
             return [f"not beyond {self.train_len:,} tokens: {self.left_out[AS_IT_IS]}"]
         lines = []
         # `longest` is a token less than its document, whose last token is only predicted.
-        documents_end = look.length == self.longest < whole.length
+        documents_end = look.length == self.longest < full_look.length
         if documents_end:
             lines.append(
-                f"not to {whole.length:,} tokens, twice the training length: the longest document"
-                f" has {self.longest_document:,}"
+                f"not to {full_look.length:,} tokens, twice the training length: the longest"
+                f" document has {self.longest_document:,}"
             )
-        elif look.length < whole.length or set(look.methods) < set(whole.methods):
+        elif look.length < full_look.length or set(look.methods) < set(full_look.methods):
             lines.append(
-                f"the whole, {whole.length:,} tokens with all extensions, needs"
-                f" minutes={self.minutes_needed(whole)}"
+                f"the whole, {full_look.length:,} tokens with all extensions, needs"
+                f" minutes={self.minutes_needed(full_look)}"
             )
         lines += [f"without {name}: {reason}" for name, reason in self.left_out.items()]
         return lines
