@@ -600,70 +600,96 @@ def _draw_by_steps(
     bars: str,
 ):
     """Figure with a row of panels for each part {heading: records}, of a column."""
-    shown = [record for part in parts.values() for record in part]
-    lengths = _three_lengths(shown)
-    parents = [record for record in shown if _is_parent(record) and record.length == lengths[0]]
-    # losses are drawn minus those of the models that were fine-tuned
-    before = (
-        {record.label_facts.tuned_from: record for record in parents} if column == "nll" else {}
-    )
-    relative = bool(before) and all(record.label_facts.tuned_from in before for record in shown)
-    names = _short_names(shown)
+    drawing = _StepsDrawing(parts, column, unit, bars)
+    rows = []
+    for heading, part in parts.items():
+        panels = [drawing.panel(heading, part, length) for length in drawing.lengths]
+        rows.append(with_names_in_last_panel(panels))
+    return draw_panels(title, rows, [*drawing.caption(), *notes], NARROW_PANEL, LOW_PANEL)
 
-    def mark(record: Record) -> Mark:
-        if relative:
-            parent = before[record.label_facts.tuned_from]
-            return _difference_mark(steps_of(record), record, parent, bars)
-        return mark_with_bar(record, steps_of(record), column, bars)
 
-    def panel(heading: str, part: list[Record], length: int) -> Panel:
-        """Panel of a column at a length by steps; of losses minus that before, if all have one."""
+class _StepsDrawing:
+    """Panels and caption of a column by steps of fine-tuning.
+
+    Losses are drawn minus those of the models before, if every record has such a model.
+    """
+
+    def __init__(self, parts: dict[str, list[Record]], column: str, unit: str, bars: str) -> None:
+        self.column = column
+        self.unit = unit
+        self.bars = bars
+        self.records = [record for part in parts.values() for record in part]
+        self.lengths = _three_lengths(self.records)
+        self.names = _short_names(self.records)
+        # the models before fine-tuning, at their own length
+        self.parents = [
+            record
+            for record in self.records
+            if _is_parent(record) and record.length == self.lengths[0]
+        ]
+        self.parent_of = {record.label_facts.tuned_from: record for record in self.parents}
+        self.is_relative = column == "nll" and all(
+            record.label_facts.tuned_from in self.parent_of for record in self.records
+        )
+
+    def panel(self, heading: str, part: list[Record], length: int) -> Panel:
+        """Panel of the records of a part at a length."""
         pens = pens_of_methods(grouped(part, method_of), yaml_names(part), by_extension=True)
         of_length = [record for record in part if record.length == length]
         lines = []
         for method, records in grouped(of_length, method_of).items():
-            marks = [mark(record) for record in sorted(records, key=steps_of)]
-            lines.append(Line(names[method], marks, pens[method]))
-        levels = [0.0]  # dashed: the models before fine-tuning
-        if not relative:  # `parents` are of the first length alone
-            levels = [
-                getattr(record, column)
-                for record in parents
-                if record in part and record.length == length
-            ]
+            marks = [self._mark(record) for record in sorted(records, key=steps_of)]
+            lines.append(Line(self.names[method], marks, pens[method]))
         set_up_axes = functools.partial(
             _set_up_steps_axes,
             numbers=sorted({*map(steps_of, part)}),
-            levels=levels,
-            is_share=column == "accuracy",
+            levels=self._levels(part, length),
+            is_share=self.column == "accuracy",
         )
-        if relative:
-            return Panel(f"{heading} minus before at {length} tokens", lines, set_up_axes)
-        title = f"{heading} at {length} tokens ({unit})"
-        if text_width(title, TITLE_FONT) > NARROW_PANEL + SPACE_BETWEEN:
-            title = f"{heading}\nat {length} tokens ({unit})"
-        return Panel(title, lines, set_up_axes)
+        return Panel(self._panel_title(heading, length), lines, set_up_axes)
 
-    rows = []
-    for heading, part in parts.items():
-        rows.append(with_names_in_last_panel([panel(heading, part, length) for length in lengths]))
-    sentence = f"Fine-tuned at {shown[0].train_len} tokens"
-    if any(steps_of(record) == 0 for record in shown):
-        sentence += "; 0 steps is the same method without fine-tuning"
-    sentence += "."
-    if relative:
-        sentence += (
-            " Losses are in nats/token, minus that of the model before at its own length"
-            f" ({lengths[0]} tokens; dashed)."
-        )
-        of_bars = _difference_bars_line(shown, bars)
-    else:
-        of_bars = bars_line(shown, column, bars)
-        if parents:
-            sentence += " Dashed line: the model before, at its own length."
-    scales = "Scales: steps logarithmic, but linear up to the first number; y linear."
-    notes = [joined_sentences(scales, of_bars), *notes]
-    return draw_panels(title, rows, [sentence, *notes], NARROW_PANEL, LOW_PANEL)
+    def _mark(self, record: Record) -> Mark:
+        """Mark of a record at its steps."""
+        if self.is_relative:
+            parent = self.parent_of[record.label_facts.tuned_from]
+            return _difference_mark(steps_of(record), record, parent, self.bars)
+        return mark_with_bar(record, steps_of(record), self.column, self.bars)
+
+    def _levels(self, part: list[Record], length: int) -> list[float]:
+        """Heights of dashed lines, the models before fine-tuning."""
+        if self.is_relative:
+            return [0.0]
+        # `parents` are of the first length alone.
+        parents = [record for record in self.parents if record in part and record.length == length]
+        return [getattr(record, self.column) for record in parents]
+
+    def _panel_title(self, heading: str, length: int) -> str:
+        """Title of a panel, in two lines where it is too wide for one."""
+        if self.is_relative:
+            return f"{heading} minus before at {length} tokens"
+        title = f"{heading} at {length} tokens ({self.unit})"
+        if text_width(title, TITLE_FONT) > NARROW_PANEL + SPACE_BETWEEN:
+            return f"{heading}\nat {length} tokens ({self.unit})"
+        return title
+
+    def caption(self) -> list[str]:
+        """Lines on what is drawn, and on scales and bars."""
+        first_line = f"Fine-tuned at {self.records[0].train_len} tokens"
+        if any(steps_of(record) == 0 for record in self.records):
+            first_line += "; 0 steps is the same method without fine-tuning"
+        first_line += "."
+        if self.is_relative:
+            first_line += (
+                " Losses are in nats/token, minus that of the model before at its own length"
+                f" ({self.lengths[0]} tokens; dashed)."
+            )
+            of_bars = _difference_bars_line(self.records, self.bars)
+        else:
+            of_bars = bars_line(self.records, self.column, self.bars)
+            if self.parents:
+                first_line += " Dashed line: the model before, at its own length."
+        scales = "Scales: steps logarithmic, but linear up to the first number; y linear."
+        return [first_line, joined_sentences(scales, of_bars)]
 
 
 def _three_lengths(records: Sequence[Record]) -> list[int]:
