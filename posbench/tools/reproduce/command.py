@@ -19,6 +19,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
+from posbench.config.names import with_command_names
 from posbench.report.references import reference_kind
 from posbench.results.evaluation import load_evaluation
 from posbench.results.evidence import pooled_evaluations
@@ -171,6 +172,14 @@ class Reported:
         experiment = request.experiment
         raw = request.raw_configs[0]
         tolerance = experiment.get("tolerance") or {}
+        name = experiment.get("name")  # None of experiment=none
+        if not tolerance and name:
+            again = with_command_names(f"python scripts/run.py experiment={name}")
+            raise ConfigError(
+                f"experiment={name} has no tolerance in its yaml, by which a rerun could be judged:"
+                f" make its rows again with '{again}', or name one that has, such as"
+                " experiment=demo."
+            )
         if "nll" not in tolerance or not set(tolerance) <= TOLERANCE_KINDS:
             raise ConfigError(
                 "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if"

@@ -211,6 +211,12 @@ def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
         assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
+def test_an_experiment_without_a_tolerance_is_named_and_run_makes_its_rows_again(tmp_path, capfd):
+    refused = call(capfd, tmp_path, "reproduce", "experiment=tuning")
+    assert refused.returncode == 2 and "experiment=tuning has no tolerance" in refused.stderr
+    assert "run.py experiment=tuning" in refused.stderr
+
+
 def test_the_tolerance_grows_with_the_height_above_the_floor():
     def row(extension: str, nll: float | None, documents: int = 18) -> dict:
         args = {"window": None} if extension == "recompute_window" else {}
