@@ -33,6 +33,7 @@ PAGES = sorted(
         ROOT / "results" / "columns.md",
         *ROOT.glob("[a-z]*/README.md"),
         *ROOT.glob("results/**/README.md"),
+        ROOT / "results" / "reported" / "leaderboard.md",
     }
 )
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
