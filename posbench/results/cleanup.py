@@ -69,7 +69,7 @@ def find_waste(
                     _candidates_of_run(entry, unfinished), delete, obstacle
                 )
     yield from _waste_of_candidates(
-        _uploaded_copies(folder, [entry.path.name for entry in entries]), delete, ""
+        _uploaded_copies(folder, [entry.path for entry in entries]), delete, ""
     )
 
 
@@ -156,19 +156,31 @@ def _candidates_of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Ca
         yield entry.path, "it never got anywhere" if unstarted else entry.state_in_words
 
 
-def _uploaded_copies(folder: Path, run_ids: Iterable[str]) -> Iterator[Candidate]:
-    """Copies of these runs that wandb has uploaded."""
+def _uploaded_copies(folder: Path, run_paths: Iterable[Path]) -> Iterator[Candidate]:
+    """Copies of these runs that wandb has uploaded to their end."""
     home = folder / ".wandb" / "wandb"
     # A link leads to files that are not these results', and nothing there is deleted.
     if home.is_symlink() or home.parent.is_symlink():
         return
+    # A process that works on a run still writes its copy.
+    ended_runs = [path.name for path in run_paths if not is_locked(Run(path).lock_file)]
     for path in sorted(home.glob("offline-run-*")):
         name = path.name.split("-", 3)[-1]  # rope-64-s0-... of offline-run-20260101_000000-rope-...
-        of_these_runs = any(name.startswith(run_id) for run_id in run_ids)
-        if not of_these_runs or not path.is_dir() or path.is_symlink():
+        of_ended_run = any(name.startswith(run_id) for run_id in ended_runs)
+        if not of_ended_run or not path.is_dir() or path.is_symlink():
             continue
-        if any(path.glob("*.wandb.synced")):
+        if _is_uploaded_to_its_end(path):
             yield path, "wandb sync has uploaded it"
+
+
+def _is_uploaded_to_its_end(copy: Path) -> bool:
+    """True for a folder of wandb that it has uploaded and that nobody wrote to afterwards."""
+    markers = list(copy.glob("*.wandb.synced"))
+    for marker in markers:
+        data = marker.with_suffix("")  # NAME.wandb of NAME.wandb.synced
+        if data.exists() and data.stat().st_mtime > marker.stat().st_mtime:
+            return False
+    return bool(markers)
 
 
 def foreign_files(path: Path) -> list[Path]:

@@ -331,6 +331,27 @@ def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(resu
     assert waiting.exists() and not uploaded.exists()
 
 
+def test_gc_keeps_wandbs_folder_of_a_run_that_went_on_after_its_upload(results):
+    """wandb sync marks what it has sent, also of a training that still writes."""
+    copies = {}  # {digit of the run: its folder}
+    for digit in "1234":
+        name = f"rope-16-s0-{digit * 10}"
+        copies[digit] = results / ".wandb" / "wandb" / f"offline-run-20260101_000000-{name}"
+        copies[digit].mkdir(parents=True)
+        data = copies[digit] / f"run-{name}.wandb"
+        marker = copies[digit] / f"run-{name}.wandb.synced"
+        for path, seconds in ((data, 100), (marker, 50)):  # ago
+            path.touch()
+            os.utime(path, (time.time() - seconds, time.time() - seconds))
+    went_on = copies["2"] / "run-rope-16-s0-2222222222.wandb"
+    os.utime(went_on)
+    (copies["4"] / "run-rope-16-s0-4444444444.wandb.synced").unlink()
+    with open(results / "rope-16-s0-3333333333" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        runs(results, "gc", "delete=true")
+    assert [digit for digit, copy in copies.items() if copy.exists()] == ["2", "3", "4"]
+
+
 def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypatch):
     used, unused, later, foreign_folder = (
         tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "c" * 24 + "_test", "thesis")
