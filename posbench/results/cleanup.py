@@ -148,8 +148,10 @@ def _candidates_of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Ca
     """
     run = Run(entry.path)
     unstarted = entry.state == "unstarted"
-    # A finished training keeps its weights, even if it is "failed" by a later evaluation.
-    goes_whole = unstarted or (entry.state in unfinished and not run.finished)
+    # A finished training keeps its weights, even if it is "failed" by a later evaluation, and one
+    # with evaluations was finished once: here it is a copy without all files.
+    keeps_results = run.finished or entry.evaluations
+    goes_whole = not keeps_results and (unstarted or entry.state in unfinished)
     if not goes_whole:
         yield from _leftovers(run)
     elif not foreign_files(entry.path):  # a user's own files would go with the directory

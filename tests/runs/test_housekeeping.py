@@ -250,6 +250,23 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
         assert names(results) == before and "1 run at work left alone" in done.stderr
 
 
+def test_gc_keeps_evaluations_that_were_copied_without_their_weights(results):
+    """As by rsync of config.yaml and evals alone; 2 and 3 have states of a later training."""
+    kept = []
+    for digit in "2347":
+        folder = results / f"rope-16-s0-{digit * 10}" / "evals" / "fixed_targets"
+        folder.mkdir(parents=True)
+        kept += [folder / "pi+none-01234567.json", folder / "pi+none-01234567.npz"]
+    for path in kept:
+        path.write_text("x")
+    states = {entry.path.name[-1]: entry.state_in_words for entry in list_runs(results)}
+    assert states["4"] == states["7"] == "damaged: train.json is missing"
+    assert states["2"] == "interrupted" and states["3"] == "failed: ValueError: boom"
+    runs(results, "gc", "failed=true", "interrupted=true", "delete=true")
+    assert all(path.exists() for path in kept)
+    assert not (results / "rope-16-s0-8888888888").exists()
+
+
 # waste -> where it lies, and what another process does to the run between the listing and the
 # deletion
 MEANWHILE = {
