@@ -22,6 +22,8 @@ from posbench.results.sweep_names import names_in_ledger, names_of_run
 from posbench.runs.directory import Run
 
 MOST_SHOWN = 10_000  # bytes of a failure's first line
+# A file of the attempt that failed is older than failure.txt, but for clocks of other machines.
+SAME_ATTEMPT_SECONDS = 1.0
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
 
 
@@ -113,14 +115,14 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         state = "running"
     elif damage:
         state = "damaged"
-    elif run.failure.exists():
+    elif run.failure.exists() and not _went_on_after_failure(run):
         state = "failed"
     else:
         state = _progress_state(run, last)
     entry = Entry(
         path=path,
         state=state,
-        reason=damage or _failure_line(run),
+        reason=damage or (_failure_line(run) if state == "failed" else ""),
         encoding=_encoding_name(metadata.nested_config),
         seed=_int_or_none(metadata.config.get("seed")),
         steps=_int_or_none(summary.get("steps", last.get("step"))) or 0,
@@ -158,6 +160,17 @@ def _last_logged(run: Run) -> dict:
         if "step" in line:
             return line
     return {}
+
+
+def _went_on_after_failure(run: Run) -> bool:
+    """True for a training that a later attempt than that of failure.txt took further: that one was
+    interrupted, since a failed one writes the file anew and a successful one deletes it.
+    """
+    if run.finished:
+        return False
+    failed_at = run.failure.stat().st_mtime
+    progress = [path for path in (run.train_log, run.state, run.previous_state) if path.exists()]
+    return any(path.stat().st_mtime > failed_at + SAME_ATTEMPT_SECONDS for path in progress)
 
 
 def _progress_state(run: Run, last_line: dict) -> str:

@@ -267,6 +267,31 @@ def test_gc_keeps_evaluations_that_were_copied_without_their_weights(results):
     assert not (results / "rope-16-s0-8888888888").exists()
 
 
+def test_a_training_that_went_on_after_a_failure_is_no_failed_one(results):
+    """failure.txt stays until an attempt succeeds, and the last attempt here was interrupted."""
+    run = results / "rope-16-s0-3333333333"
+    an_hour_ago = time.time() - 3600
+    for name in ("failure.txt", "config.yaml", "state.pt"):
+        os.utime(run / name, (an_hour_ago, an_hour_ago))
+    assert {entry.state_in_words for entry in list_runs(results) if entry.path == run} == {
+        "failed: ValueError: boom"
+    }
+    (run / "train.jsonl").write_text('{"step": 6}\n')
+    (run / "state.pt").write_text("later")
+    assert {entry.state_in_words for entry in list_runs(results) if entry.path == run} == {
+        "interrupted"
+    }
+    with open(run / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert {entry.state_in_words for entry in list_runs(results) if entry.path == run} == {
+            "running"
+        }
+    runs(results, "gc", "failed=true", "delete=true")
+    assert (run / "state.pt").read_text() == "later"
+    runs(results, "gc", "interrupted=true", "delete=true")
+    assert not run.exists()
+
+
 # waste -> where it lies, and what another process does to the run between the listing and the
 # deletion
 MEANWHILE = {
