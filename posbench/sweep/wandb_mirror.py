@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PATIENCE = 30.0  # seconds that wandb may take to log, and to upload at the end
 START_SECONDS = 10.0  # that a server may take to accept a run
 FLUSH_SECONDS = 1.0  # that a killed job's file may miss; wandb's default is 15
+MODE_VARIABLE = "WANDB_MODE"  # of the environment, which wins over log.mode
 WANDB_SERVER = "https://api.wandb.ai"
 
 
@@ -103,7 +104,8 @@ class Mirror:
         if mode == "online":
             page = getattr(self._wandb_run, "url", None)
             page = page or os.environ.get("WANDB_BASE_URL", WANDB_SERVER)
-            offline = "log.mode=offline keeps it on this machine"
+            word = MODE_VARIABLE if os.environ.get(MODE_VARIABLE) else "log.mode"
+            offline = f"{word}=offline keeps it on this machine"
             _say(f"wandb sends this run to {printable(page)}; {offline}")
 
     def _begin(self, folder: Path, mode: str, apart: bool) -> "wandb.Run":
@@ -145,7 +147,7 @@ def wandb_mode(configured: str | None) -> str:
 
     Without a key: offline.
     """
-    mode = os.environ.get("WANDB_MODE") or configured
+    mode = os.environ.get(MODE_VARIABLE) or configured
     if mode:
         return mode
     from requests.utils import get_netrc_auth

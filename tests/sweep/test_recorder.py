@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 import time
@@ -111,6 +112,22 @@ def test_modes(monkeypatch, tmp_path):
     assert wandb_mode(None) == "online"
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert wandb_mode("online") == "disabled"
+
+
+@pytest.mark.parametrize("variable", ["WANDB_API_KEY", "WANDB_MODE"])
+def test_the_way_to_keep_a_run_offline_works(run, fake, monkeypatch, capsys, variable):
+    monkeypatch.setenv(variable, "online")  # a key may be any text
+    with Recorder(run, LogConfig(), CONFIG, "train"):
+        pass
+    way_out = re.search(r"; (\S+)=offline keeps it on this machine", capsys.readouterr().err)[1]
+    mode = None
+    if way_out == "log.mode":
+        mode = "offline"
+    else:
+        monkeypatch.setenv(way_out, "offline")
+    with Recorder(run, LogConfig(mode=mode), CONFIG, "train"):
+        pass
+    assert [asked["mode"] for asked in fake.asked] == ["online", "offline"]
 
 
 def test_the_demo_is_offline_where_a_key_is_set(monkeypatch):
