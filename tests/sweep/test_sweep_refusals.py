@@ -41,6 +41,19 @@ def test_a_launcher_does_not_start(monkeypatch, tmp_path, missing, launcher, wro
         launch([], {**settings(launcher, tmp_path), **wrong}, "")
 
 
+@pytest.mark.parametrize(
+    ("launcher", "way_out"),
+    [
+        ("joblib", "hydra.launcher.n_jobs=3"),
+        ("submitit_slurm", "hydra.launcher.array_parallelism=3"),
+    ],
+)
+def test_jobs_beside_a_launcher_that_does_not_read_it(cli, launcher, way_out):  # noqa: F811
+    done = cli("dry=true", "jobs=3", f"hydra/launcher={launcher}", code=2)
+    assert f"jobs=3 has no effect with hydra/launcher={launcher}: give {way_out}" in done.stderr
+    cli("dry=true", f"hydra/launcher={launcher}", way_out)
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     (["train.validate_lengths=1,16"], "must each hold the 2 scored tokens"),
     (["train.validate_lengths=16,100k"], "needs a document of 102401 tokens in the validation"),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import Request
+from posbench.config.compose import Request, key_of
 from posbench.config.names import IS_INSTALLED, display_name, with_command_names
 from posbench.config.schema import JobConfig
 from posbench.sweep.child_processes import check_resources
@@ -28,6 +28,11 @@ MOST_RANKINGS = 3  # that a sweep prints at its end
 # Words that say where and not what: beside them alone, a command does what the defaults say.
 PLACE_KEYS = ("device=", "jobs=", "name=", "results_dir=", "cache_dir=", "report_dir=", "log.")
 SECONDS_BETWEEN_LOOKS = 2.0  # between two looks for the first evaluations
+# {via of a launcher: (its name, its key for the trainings at a time)}, in place of jobs=
+KEYS_FOR_JOBS = {
+    "joblib": ("joblib", "hydra.launcher.n_jobs"),
+    "slurm": ("submitit_slurm", "hydra.launcher.array_parallelism"),
+}
 STATUS_WORDS = {
     "done": "evaluated",
     "exists": "there already",
@@ -55,6 +60,7 @@ def run(request: Request) -> int:
         raise ConfigError(
             "runs= names what scripts/report.py compares: give one training as run=DIR."
         )
+    _check_jobs_word(request)
     jobs = plan_jobs(request.raw_configs)
     for job in jobs:
         for sentence in too_late(job):
@@ -85,6 +91,19 @@ def run(request: Request) -> int:
         results = launch(jobs, {"n_jobs": raw["jobs"], **request.launcher}, command)
     words = _count_words(results, all_trainings, trainings_to_make)
     return _print_conclusion(request, results, words, command)
+
+
+def _check_jobs_word(request: Request) -> None:
+    """Raise ConfigError for a typed jobs= beside a launcher that does not read it.
+
+    An experiment's `jobs` is for the machine that the command is typed on."""
+    via = request.launcher.get("via")
+    if via in KEYS_FOR_JOBS and "jobs" in map(key_of, request.words):
+        jobs = request.raw_configs[0]["jobs"]
+        name, key = KEYS_FOR_JOBS[via]
+        raise ConfigError(
+            f"jobs={jobs} has no effect with hydra/launcher={name}: give {key}={jobs} instead."
+        )
 
 
 def _announce(request: Request, jobs: list[Job]) -> None:
