@@ -1,11 +1,14 @@
 """Content of a run in wandb: curves, one table of all rows, charts over length, pictures.
 
 Lines have the names that tables give them, with every argument that is not at its value in
-configs/, so that a name does not depend on what else was measured.
+configs/, so that a name does not depend on what else was measured. Only where the same methods were
+measured in several settings does a line also have the digits of its evaluation.
 """
 
 import contextlib
 import json
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,17 +83,20 @@ def _charts(
 ) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """{(loss or accuracy, protocol): {line: {length: value}}} of lines with two lengths or more."""
     charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for row in sorted(rows, key=lambda row: row["length"]):
-        # A row of one depth is a part of that of all depths, and positions have their own curves.
-        if row["depth"] is not None or row["position"] is not None:
-            continue
+    # A row of one depth is a part of that of all depths, and positions have their own curves.
+    drawn_rows = [row for row in rows if row["depth"] is None and row["position"] is None]
+    repeated = _repeated_names((row, curve_name(row, training_text)) for row in drawn_rows)
+    for row in sorted(drawn_rows, key=lambda row: row["length"]):
         quantity = "accuracy" if row["task"] else "loss"
         value = row["accuracy"] if row["task"] else row["nll"]
         if value is None:  # not finite
             continue
-        protocol, _, methods = curve_name(row, training_text).partition("/")
+        name = curve_name(row, training_text)
+        protocol, _, methods = name.partition("/")
         # Four of the ten digits that end a run's id tell trainings apart, in less room.
         line = f"{methods} s{row['seed']} {row['run_id'][-10:][:4]}"
+        if name in repeated:
+            line += _words_of_evaluation(row)
         lines = charts.setdefault((quantity, protocol), {})
         lines.setdefault(line, {})[row["length"]] = value
     drawn = {}
@@ -106,15 +112,34 @@ def report_summary(report: "Report") -> dict[str, float]:
     values = {}
     # Points with a window are losses of single positions, which have curves of their own.
     points = [point for section in report.sections for point in section if point.window is None]
+    measured = []  # (row, name, difference to the floor)
     for point in points:
         for evaluation, row, against_floor, _ in point.seeds:
             text = training_text(report.origins[evaluation.origin].nested_config)
-            name = f"eval/{curve_name(row, text)}"
-            if row["nll"] is not None:
-                values[f"{name}/nll_at_{row['length']}"] = row["nll"]
-            if against_floor:
-                values[f"{name}/above_floor_at_{row['length']}"] = against_floor.difference
+            measured.append((row, curve_name(row, text), against_floor))
+    repeated = _repeated_names((row, name) for row, name, _ in measured)
+    for row, name, against_floor in measured:
+        if name in repeated:
+            name += _words_of_evaluation(row)
+        if row["nll"] is not None:
+            values[f"eval/{name}/nll_at_{row['length']}"] = row["nll"]
+        if against_floor:
+            values[f"eval/{name}/above_floor_at_{row['length']}"] = against_floor.difference
     return values
+
+
+def _repeated_names(named_rows: Iterable[tuple[dict, str]]) -> set[str]:
+    """Names of curves that several evaluations have: the same methods in other windows, on another
+    split, or in another number format.
+    """
+    evaluations = {(row["run_id"], row["eval_id"], name) for row, name in named_rows}
+    counts = Counter((run_id, name) for run_id, _, name in evaluations)
+    return {name for (_, name), count in counts.items() if count > 1}
+
+
+def _words_of_evaluation(row: dict) -> str:
+    """Digits that tell an evaluation apart, as in the name of its file: " eval 1a2b3c4d"."""
+    return f" eval {row['eval_id'][:8]}"
 
 
 def draw_pictures(report: "Report", folder: Path) -> list[Path]:

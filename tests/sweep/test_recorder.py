@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 from conftest import node
-from synthetic import LENGTHS, TARGETS, write_eval
+from synthetic import LENGTHS, TARGETS, with_settings, write_eval
 from test_rows import VALUES, stored
 
 from posbench.config.names import CONFIGS_FOLDER
@@ -16,7 +16,7 @@ from posbench.config.schema import LogConfig
 from posbench.report.report import collect_report
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import read_yaml
-from posbench.runs.rows import make_row
+from posbench.runs.rows import make_row, read_eval
 from posbench.sweep import wandb_content, wandb_mirror
 from posbench.sweep.recorder import Recorder
 from posbench.sweep.wandb_mirror import wandb_mode
@@ -249,6 +249,34 @@ def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
         f"{name}/nll_at_{LENGTHS[-1]}": 3.75,
         f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75,
     }
+
+
+def test_two_evaluations_of_one_method_are_two_lines(run, fake, tmp_path):
+    """The same method in other windows; the same lengths of both were mixed in one line."""
+    losses_of = {"a" * 16: (2.0, 3.0, 4.0, 5.0), "b" * 16: (2.5, 3.5, 4.5, 5.5)}
+    paths = []
+    for eval_id, losses in losses_of.items():
+        losses_LN = [np.full(TARGETS, loss) for loss in losses]
+        path = write_eval(tmp_path, "rope", "pi", "none", losses_LN, LENGTHS, eval_id=eval_id)
+        windows = {"a" * 16: 512, "b" * 16: 32}[eval_id]
+        paths.append(with_settings(path, eval_id[0], windows=windows))
+        paths[-1].write_text(paths[-1].read_text().replace(f"{eval_id}-{eval_id[0]}", eval_id))
+    rows = [row for path in paths for row in read_eval(path)]
+    with Recorder(run, LogConfig(mode="online"), CONFIG, "evaluate"):
+        wandb_content.log_table(fake.started[0], rows, "pysource")
+    (chart,) = (
+        logged["loss_by_length/fixed_targets"]
+        for logged in fake.started[0].logged
+        if "loss_by_length/fixed_targets" in logged
+    )
+    lines = dict(zip(chart["keys"], chart["ys"], strict=True))
+    assert lines == {
+        "rope pi s0 0123 eval aaaaaaaa": [2.0, 3.0, 4.0, 5.0],
+        "rope pi s0 0123 eval bbbbbbbb": [2.5, 3.5, 4.5, 5.5],
+    }
+    summary = wandb_content.report_summary(collect_report(paths, "", ""))
+    assert summary["eval/fixed_targets/rope pi eval aaaaaaaa/nll_at_512"] == 5.0
+    assert summary["eval/fixed_targets/rope pi eval bbbbbbbb/nll_at_512"] == 5.5
 
 
 def test_a_failing_job_is_marked_failed_and_its_error_goes_on(run, fake):
