@@ -267,6 +267,14 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert "there already; 1 refused\n" in cli("-m", "encoding=alibi", "extension=ntk").stdout
 
 
+def test_a_sweep_is_ranked_at_a_length_that_it_asked_for(cli):
+    sweep = ("-m", "encoding=rope", "extension=none,pi")
+    assert "at 4x (64 tokens)" in cli(*sweep, "evaluate.lengths=[16,64]").stdout
+    done = cli(*sweep, "evaluate.lengths=[16]")
+    assert "nothing to do" in done.stdout and "64 tokens" not in done.stdout
+    assert "at 2x (32 tokens)" in cli(*sweep, "evaluate.lengths=[16,32]").stdout
+
+
 def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(
     cli, tmp_path_factory, monkeypatch
 ):

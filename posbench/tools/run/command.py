@@ -253,16 +253,26 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
 
 
 def _show_ranking(jobs: list[Job]) -> None:
-    """Print the lines of a sweep, ranked at their longest length, if two can be compared."""
+    """Print the lines of a sweep, ranked at the longest length that it asked for, if two can be
+    compared.
+    """
     from posbench.report.comparison_request import Request as ComparisonRequest
     from posbench.report.comparison_request import requested_comparisons
     from posbench.report.comparison_tables import Block, blocks_text, ranking_table
     from posbench.report.comparison_words import NATS, Scale, how_compared, result_sentences
     from posbench.report.report import collect_report
 
-    paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
+    # Files may have more lengths, of earlier commands.
+    lengths = {
+        cell.path: cell.evaluate.lengths
+        for job in jobs
+        for cell in job.cells
+        if cell.path.exists()
+    }
     try:
-        report = collect_report(paths, title="", command="", skip_damaged=True)
+        report = collect_report(
+            list(lengths), title="", command="", skip_damaged=True, lengths=lengths
+        )
         rankings = requested_comparisons({"": report}, ComparisonRequest()).comparisons
     except (ConfigError, RunError):
         return  # the report says what is damaged
