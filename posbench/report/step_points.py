@@ -69,7 +69,7 @@ def _whole_training_id(metadata: RunMetadata) -> str:
         )
     # Configurations of earlier versions, or damaged ones, of which nothing is certain.
     except (ConfigError, KeyError, TypeError, AttributeError, ValueError):
-        return metadata.path.name  # a run's folder has its id as its name
+        return metadata.id
 
 
 def _point_without_step(row: dict, label: Labels, loss: StepLoss) -> StepPoint:

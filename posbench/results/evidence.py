@@ -148,7 +148,7 @@ def provenance_record(metadata: RunMetadata) -> dict:
         "provenance": metadata.provenance,
         "summary": metadata.summary,
     }
-    return {"run_id": metadata.path.name, **without_folders(parts)}
+    return {"run_id": metadata.id, **without_folders(parts)}
 
 
 def _config_line(metadata: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
@@ -389,12 +389,20 @@ def pooled_evaluations(
     for evaluation in pooled:
         path = evaluation.origin
         if path not in origins:
-            origins[path] = of_evidence.get(path) or read_metadata(path)
+            origins[path] = of_evidence.get(path) or _metadata_of(evaluation)
     _check_trainings(evaluations, origins)  # of run directories; evidence is checked when read
     _check_weights(origins)
     distinct = _with_common_origins(distinct, origins)
     used = dict.fromkeys(evaluation.origin for evaluation in distinct)
     return distinct, {path: origins[path] for path in used}, notes + repeats
+
+
+def _metadata_of(evaluation: Evaluation) -> RunMetadata:
+    """Metadata of the run directory of an evaluation, whose name may be another than its id."""
+    metadata = read_metadata(evaluation.origin)
+    if evaluation.rows_alone:  # a CSV is no run
+        return metadata
+    return replace(metadata, run_id=evaluation.first["run_id"])
 
 
 def _check_weights(origins: Mapping[Path, RunMetadata]) -> None:
@@ -404,7 +412,7 @@ def _check_weights(origins: Mapping[Path, RunMetadata]) -> None:
         sha256 = str(metadata.summary.get("sha256") or "")
         if not sha256:
             continue
-        first_sha256, first_path = weights.setdefault(path.name, (sha256, path))
+        first_sha256, first_path = weights.setdefault(metadata.id, (sha256, path))
         if first_sha256 != sha256:
             raise RunError(
                 f"{first_path} and {path} are the same training with different weights"

@@ -57,13 +57,20 @@ class RunMetadata:
     dicts.
 
     `end_slope` is known only where the log of the training is not: see
-    posbench/results/evidence.py."""
+    posbench/results/evidence.py. `run_id` is the one that the rows of the run have; None: the name
+    of its folder, which a user may have renamed."""
 
     path: Path
     nested_config: dict
     provenance: dict
     summary: dict = field(default_factory=dict)
     end_slope: float | None = None
+    run_id: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Id of the training."""
+        return self.run_id or self.path.name
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -257,7 +264,7 @@ def training_records(
     {run_id: display name of the encoding}.
     """
     return [
-        _training_record(metadata, (names or {}).get(metadata.path.name))
+        _training_record(metadata, (names or {}).get(metadata.id))
         for metadata in runs
         if metadata.config or metadata.provenance
     ]
@@ -270,7 +277,7 @@ def _training_record(metadata: RunMetadata, encoding: str | None) -> Training:
         column.name: facts.get(NAME_IN_METADATA.get(column.name, column.name))
         for column in fields(Training)
     }
-    values["run_id"] = metadata.path.name
+    values["run_id"] = metadata.id
     values["encoding"] = encoding
     values["end_slope"] = end_slope(metadata)
     return Training(**values)

@@ -256,7 +256,8 @@ def _check_described(config: JobConfig, run: Run, fingerprint: str) -> None:
     if run_id != run.id:
         raise ConfigError(
             f"run={config.run} is not the training that its config.yaml and its data describe now"
-            f" (that would be {run_id}): restore config.yaml, or the text it was trained on."
+            f" (that would be {run_id}): restore config.yaml, the text it was trained on, or the"
+            " name of its folder."
         )
 
 

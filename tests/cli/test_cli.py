@@ -267,6 +267,19 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert "there already; 1 refused\n" in cli("-m", "encoding=alibi", "extension=ntk").stdout
 
 
+def test_a_run_whose_folder_was_renamed_is_refused_with_its_name(cli):
+    cli("evaluate.lengths=[16]")
+    (run,) = cli.runs()
+    run.rename(run.with_name("best"))
+    typed = ("evaluate.lengths=[16,32]", "extension=pi")
+    settings = [word for word in cli.common if word.startswith(("evaluate.w", "evaluate.m", "log."))]
+    words = [*typed, *settings, f"cache_dir={cli.folder}/cache", "evaluate.dtype=fp32"]
+    done = cli(f"run={run.with_name('best')}", *words, common=False, code=2)
+    assert f"(that would be {run.name})" in done.stderr and "name of its folder" in done.stderr
+    run.with_name("best").rename(run)
+    cli(f"run={run}", *words, common=False)
+
+
 def test_a_sweep_is_ranked_at_a_length_that_it_asked_for(cli):
     sweep = ("-m", "encoding=rope", "extension=none,pi")
     assert "at 4x (64 tokens)" in cli(*sweep, "evaluate.lengths=[16,64]").stdout

@@ -168,6 +168,24 @@ def test_other_targets_do_not_pair(tmp_path):
         collect_report([], "t", "x", evidence=[tmp_path / "floor", tmp_path / "curve"])
 
 
+def test_a_renamed_folder_of_a_run_is_the_same_training(runs, full_report, tmp_path):
+    """A copy of a run called best: its report can be read again, and is paired by the run's id."""
+    run = runs[0][0].parents[2]
+    shutil.copytree(run, tmp_path / "best")
+    paths = Run(tmp_path / "best").eval_files()
+    Built(paths, tmp_path / "report", "t", "x")
+    lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
+    assert [json.loads(line)["run_id"] for line in lines] == [run.name]
+    assert f"\n{run.name}," in (tmp_path / "report" / "trainings.csv").read_text()
+    again = collect_report([], "t", "x", evidence=[tmp_path / "report"])
+    assert not again.notes
+    of_this_run = [row for row in full_report[0].rows if row["run_id"] == run.name]
+    assert sorted(row["nll"] for row in again.rows) == sorted(row["nll"] for row in of_this_run)
+    (tmp_path / "best" / "train.json").write_text(json.dumps({"sha256": "elsewhere"}))
+    with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
+        collect_report([*paths, *Run(run).eval_files()], "t", "x")
+
+
 def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     first, *others = runs[0]
     Built([first], tmp_path / "one", "t", "x")
