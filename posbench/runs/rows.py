@@ -255,7 +255,8 @@ def read_csv(path: Path | str) -> list[dict]:
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
     try:
-        lines = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
+        # -sig: spreadsheets mark UTF-8 by a first character.
+        lines = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""))
         if "schema" not in (lines.fieldnames or ()):
             raise RunError(
                 f"{path} has no column schema, which rows have: give a report's rows.csv."
@@ -285,8 +286,17 @@ def _row_of_line(line: dict[str, str], path: Path | str) -> dict:
 
 
 def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
-    """Yield the lines of a CSV. Raises RunError for one that ends before the last column."""
+    """Yield the lines of a CSV. Raises RunError for one that ends before the last column, and for
+    one that goes on behind it, as 2,5 does where a comma divides cells.
+    """
     for line in table:
+        further = line.pop(None, [])  # cells behind the last column
+        if any(further):
+            raise RunError(
+                f"{path}, line {table.line_num}, goes on behind the last column with"
+                f" {defuse.printable(','.join(further))}: remove this, or put quotation marks around"
+                " text with a comma, and a point in numbers."
+            )
         lacking = [defuse.printable(name) for name, text in line.items() if text is None]
         if lacking:
             more = ", nor any after it" if len(lacking) > 1 else ""

@@ -57,8 +57,12 @@ def doubled(text: str) -> str:
         (lambda text: text.replace("fp32,64", "fp32,many"), r"rows\.csv.*many"),
         (lambda text: text.replace("schema", "scheme"), r"rows\.csv has no column schema"),
         (doubled, "two columns named schema"),
+        (
+            lambda text: text.rstrip("\n") + ",5,\n",
+            r"rows\.csv, line 2, goes on behind the last column with 5,: remove",
+        ),
     ],
-    ids=["cut", "word for a number", "another column", "column twice"],
+    ids=["cut", "word for a number", "another column", "column twice", "a cell more"],
 )
 def test_rows_are_not_read_from(tmp_path: Path, spoil: Callable[[str], str], words: str):
     path = tmp_path / "rows.csv"
@@ -66,6 +70,24 @@ def test_rows_are_not_read_from(tmp_path: Path, spoil: Callable[[str], str], wor
     path.write_text(spoil(path.read_text()))
     with pytest.raises(RunError, match=words):
         rows.read_csv(path)
+
+
+def test_a_number_with_a_comma_is_no_smaller_number(tmp_path: Path):
+    """2,5 is two cells; the loss was read as 2."""
+    path = tmp_path / "others.csv"
+    path.write_text("method,train_len,length,nll\nmine,64,128,2,5\n")
+    with pytest.raises(ConfigError, match="line 2, goes on behind the last column with 5"):
+        read_others_csv(path, source=None)
+
+
+def test_rows_that_a_spreadsheet_saved_are_read(tmp_path: Path):
+    """With the mark of UTF-8 at the beginning, and empty cells at the end."""
+    path = tmp_path / "rows.csv"
+    rows.write_csv([rows.make_row(**VALUES)], path)
+    expected = rows.read_csv(path)
+    header, line = path.read_text().splitlines()
+    path.write_bytes(f"\ufeff{header}\r\n{line},,\r\n".encode())
+    assert rows.read_csv(path) == expected
 
 
 @pytest.mark.parametrize(
