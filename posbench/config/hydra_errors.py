@@ -15,6 +15,7 @@ from posbench.config.peer_words import CHANGE_OF_VALUE, KEYS_ELSEWHERE, WITHOUT_
 from posbench.config.schema import OPTIONAL_SCHEMAS, SCHEMAS, USUAL_METHODS, may_be_list
 
 CHOICE_GROUPS = (*USUAL_METHODS, *OPTIONAL_SCHEMAS, "data", *SCHEMAS)  # groups with several choices
+LAUNCHER_PREFIX = "hydra.launcher."  # of the keys of a launcher
 UNKNOWN_CHOICE = re.compile(
     r"(?:In '[^']*': )?Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'"
     r"\s+Available options in '[^']*':(?P<options>.*)",
@@ -63,8 +64,29 @@ def _unknown_key(error: Exception, first_line: str) -> str:
     reason = WITHOUT_KEY.get(quoted[1].rpartition(".")[2]) if quoted else None
     if reason:
         return f"{quoted[1]} is no key of posbench, since {reason}: leave it out."
+    if quoted and quoted[1].startswith(LAUNCHER_PREFIX):
+        return _unknown_launcher_key(quoted[1].removeprefix(LAUNCHER_PREFIX))
     return (
         f"{first_line}: there is no such key{_suggested_key(error)}; --cfg job prints all of them."
+    )
+
+
+def _unknown_launcher_key(key: str) -> str:
+    """Sentence on a key that the chosen launcher does not have; others may have it."""
+    keys = {  # {launcher: its keys}
+        path.stem: [*OmegaConf.load(path)]
+        for path in sorted((CONFIGS_FOLDER / "hydra" / "launcher").glob("*.yaml"))
+    }
+    owners = [name for name, own_keys in keys.items() if key in own_keys]
+    if owners:
+        return (
+            f"{LAUNCHER_PREFIX}{key} is no key of the chosen launcher: choose"
+            f" hydra/launcher={'|'.join(owners)}, or leave it out."
+        )
+    near = did_you_mean(key, dict.fromkeys(name for own_keys in keys.values() for name in own_keys))
+    return (
+        f"{LAUNCHER_PREFIX}{key} is no key of a launcher{near}: --cfg hydra -p hydra.launcher prints"
+        " those of the chosen one."
     )
 
 

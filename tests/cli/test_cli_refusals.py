@@ -14,6 +14,16 @@ NEAR_MISSES = [
     ("batch_size=4", "(did you mean train.tokens_per_step, in tokens: sequences times"),
     ("extension=window window=5", "(did you mean encoding.window or extension.window?)"),
     ("extension=none extension.foo=4", "there is no such key; --cfg job prints all of them"),
+    (
+        "hydra.launcher.partition=gpu",
+        "hydra.launcher.partition is no key of the chosen launcher: choose"
+        " hydra/launcher=submitit_slurm, or leave it out",
+    ),
+    (
+        "hydra/launcher=submitit_slurm hydra.launcher.partion=gpu",
+        "hydra.launcher.partion is no key of a launcher (did you mean partition?): --cfg hydra -p"
+        " hydra.launcher prints",
+    ),
     ("data_path=notes.txt", "(did you mean data.path, of data=books or local?)"),
     ("finetune.steps=3", "(it is of finetune=longer)"),
     ("train.seed=1", "(did you mean seed?)"),
