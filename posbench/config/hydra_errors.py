@@ -85,8 +85,8 @@ def _unknown_launcher_key(key: str) -> str:
         )
     near = did_you_mean(key, dict.fromkeys(name for own_keys in keys.values() for name in own_keys))
     return (
-        f"{LAUNCHER_PREFIX}{key} is no key of a launcher{near}: --cfg hydra -p hydra.launcher prints"
-        " those of the chosen one."
+        f"{LAUNCHER_PREFIX}{key} is no key of a launcher{near}: --cfg hydra -p hydra.launcher"
+        " prints those of the chosen one."
     )
 
 

@@ -149,8 +149,6 @@ def _damage_words(run: Run, metadata: RunMetadata, summary: dict) -> str:
         return "config.yaml cannot be read"
     if run.finished and not summary:
         return "train.json cannot be read"
-    if not run.finished and not run.has_state and run.eval_files():
-        return "train.json is missing"
     return ""
 
 

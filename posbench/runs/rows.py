@@ -294,8 +294,8 @@ def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
         if any(further):
             raise RunError(
                 f"{path}, line {table.line_num}, goes on behind the last column with"
-                f" {defuse.printable(','.join(further))}: remove this, or put quotation marks around"
-                " text with a comma, and a point in numbers."
+                f" {defuse.printable(','.join(further))}: remove this, or put quotation marks"
+                " around text with a comma, and a point in numbers."
             )
         lacking = [defuse.printable(name) for name, text in line.items() if text is None]
         if lacking:

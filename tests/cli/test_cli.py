@@ -272,7 +272,9 @@ def test_a_run_whose_folder_was_renamed_is_refused_with_its_name(cli):
     (run,) = cli.runs()
     run.rename(run.with_name("best"))
     typed = ("evaluate.lengths=[16,32]", "extension=pi")
-    settings = [word for word in cli.common if word.startswith(("evaluate.w", "evaluate.m", "log."))]
+    settings = [
+        word for word in cli.common if word.startswith(("evaluate.w", "evaluate.m", "log."))
+    ]
     words = [*typed, *settings, f"cache_dir={cli.folder}/cache", "evaluate.dtype=fp32"]
     done = cli(f"run={run.with_name('best')}", *words, common=False, code=2)
     assert f"(that would be {run.name})" in done.stderr and "name of its folder" in done.stderr

@@ -259,9 +259,6 @@ def test_gc_keeps_evaluations_that_were_copied_without_their_weights(results):
         kept += [folder / "pi+none-01234567.json", folder / "pi+none-01234567.npz"]
     for path in kept:
         path.write_text("x")
-    states = {entry.path.name[-1]: entry.state_in_words for entry in list_runs(results)}
-    assert states["4"] == states["7"] == "damaged: train.json is missing"
-    assert states["2"] == "interrupted" and states["3"] == "failed: ValueError: boom"
     runs(results, "gc", "failed=true", "interrupted=true", "delete=true")
     assert all(path.exists() for path in kept)
     assert not (results / "rope-16-s0-8888888888").exists()

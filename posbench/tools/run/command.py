@@ -264,10 +264,7 @@ def _show_ranking(jobs: list[Job]) -> None:
 
     # Files may have more lengths, of earlier commands.
     lengths = {
-        cell.path: cell.evaluate.lengths
-        for job in jobs
-        for cell in job.cells
-        if cell.path.exists()
+        cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells if cell.path.exists()
     }
     try:
         report = collect_report(
