@@ -5,6 +5,8 @@ import json
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json, write_json
 from posbench.config.compose import Request
@@ -178,9 +180,11 @@ def _write_tasks(name: str, content: bytes, raw: dict, folder: Path) -> list[str
         ):
             asked_T = answer_T >= 0
             # A target is the token after the input of the same index, so this one is still prompt.
-            prompt_end = int(asked_T.argmax()) + 1
-            prompt = tokenizer.decode(input_T[:prompt_end])
-            rows.append({"prompt": prompt, "answer": tokenizer.decode(target_T[asked_T])})
+            prompt_T = input_T[: int(asked_T.argmax()) + 1]
+            prompt = tokenizer.decode(prompt_T)
+            # Decoded alone, an answer would lose its blank in a tokenizer that was SentencePiece's.
+            text = tokenizer.decode(np.concatenate([prompt_T, target_T[asked_T]]))
+            rows.append({"prompt": prompt, "answer": text.removeprefix(prompt)})
         _write_task(folder, f"{name}_{length}", rows)
         written.append(f"{name}_{length}")
     return written

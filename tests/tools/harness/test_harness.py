@@ -4,12 +4,16 @@ with and without an extension.
 
 import importlib.util
 import json
+import re
 
 import pytest
 from families import tiny
 from script_calls import call
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from posbench.tools.harness.command import _write_tasks
+
+BLANK = "\u2581"  # of SentencePiece
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
 
 
@@ -28,6 +32,39 @@ def folder(tmp_path_factory):
     )
     tokenizer.save(str(path / "tokenizer.json"))
     return path
+
+
+def sentencepiece() -> bytes:
+    """A tokenizer.json of single characters in the form of Llama 2's: a blank stands before every
+    text, and decoding removes one.
+    """
+    tokens = ["<unk>", *(f"<0x{value:02X}>" for value in range(256)), BLANK]
+    tokens += map(chr, range(33, 127))
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(BLANK), normalizers.Replace(" ", BLANK)]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(BLANK, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer.to_str().encode()
+
+
+def test_an_answer_keeps_its_blank_in_a_tokenizer_of_sentencepiece(tmp_path):
+    raw = {"evaluate": {"lengths": [600], "windows": 3, "seed": 0}}
+    assert _write_tasks("passkey", sentencepiece(), raw, tmp_path) == ["passkey_600"]
+    for line in (tmp_path / "passkey_600.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        key = re.search(r"The pass key is (\d+)\. Remember it", row["prompt"])[1]
+        assert row["prompt"].endswith("The pass key is") and row["answer"] == f" {key}"
 
 
 @pytest.mark.parametrize(
