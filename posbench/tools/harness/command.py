@@ -80,6 +80,13 @@ def _check_request(request: Request) -> None:
             )
         if not isinstance(raw["tasks"], list) or not raw["tasks"]:
             raise ConfigError(f"tasks={raw['tasks']} must be a list of names: tasks=[passkey].")
+        for name in raw["tasks"]:
+            task = shipped_yamls("task").get(name, {})
+            if task.get("haystack") == "corpus":
+                raise ConfigError(
+                    f"tasks={name} takes its haystack from the documents of a text, which a local"
+                    " task has none of: choose passkey or niah_single_1."
+                )
     out = request.raw_configs[0]["out"]
     if out and len(request.raw_configs) > 1:
         raise ConfigError(

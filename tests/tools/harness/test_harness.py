@@ -73,6 +73,7 @@ def test_an_answer_keeps_its_blank_in_a_tokenizer_of_sentencepiece(tmp_path):
         ([], "add model.path=FOLDER"),
         (["tasks=passkey"], "must be a list of names"),
         (["tasks=[]"], "must be a list of names"),
+        (["tasks=[niah_single_2]"], "tasks=niah_single_2 takes its haystack from the documents"),
     ],
 )
 def test_words_that_would_do_nothing_are_refused(
