@@ -13,6 +13,7 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import shipped_yamls
 from posbench.config.schema import typed_group
+from posbench.data.sources import WITHOUT_FILE
 from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
@@ -102,7 +103,7 @@ def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict) -> dict:
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import make_table
 
-    content = pretrained_json(checkpoint.tokenizer() or checkpoint.name)
+    content = pretrained_json(_tokenizer_of(checkpoint, raw))
     with tempfile.TemporaryDirectory() as folder:
         tasks = []
         for name in raw["tasks"]:
@@ -129,6 +130,22 @@ def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict) -> dict:
         "versions": output["versions"],
         "max_length": reader.max_length,
     }
+
+
+def _tokenizer_of(checkpoint: Checkpoint, raw: dict) -> str:
+    """data.tokenizer that was given as a file or a name, else the checkpoint's own.
+
+    Raises ConfigError where there is neither."""
+    given = raw["data"]["tokenizer"]
+    if given not in WITHOUT_FILE:
+        return given
+    own = checkpoint.tokenizer()
+    if own is None:
+        raise ConfigError(
+            f"model.path={checkpoint.name} has no tokenizer.json, which the harness needs: add"
+            " data.tokenizer=FOLDER with one, or a hub name."
+        )
+    return own
 
 
 def _check_tasks(tasks: list[str], available: list[str]) -> None:

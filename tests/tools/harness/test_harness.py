@@ -11,7 +11,10 @@ from families import tiny
 from script_calls import call
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from posbench.tools.harness.command import _write_tasks
+from posbench.common.errors import ConfigError
+from posbench.data.tokenizers import pretrained_json
+from posbench.pretrained.checkpoint import Checkpoint
+from posbench.tools.harness.command import _tokenizer_of, _write_tasks
 
 BLANK = "\u2581"  # of SentencePiece
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
@@ -65,6 +68,20 @@ def test_an_answer_keeps_its_blank_in_a_tokenizer_of_sentencepiece(tmp_path):
         row = json.loads(line)
         key = re.search(r"The pass key is (\d+)\. Remember it", row["prompt"])[1]
         assert row["prompt"].endswith("The pass key is") and row["answer"] == f" {key}"
+
+
+def test_a_typed_tokenizer_is_taken_and_asked_for_where_there_is_none(tmp_path, folder):
+    default = {"data": {"tokenizer": "bpe"}}  # of data=pysource
+    bare = Checkpoint(str(tmp_path), tmp_path)
+    with pytest.raises(ConfigError, match="has no tokenizer.json.*add data.tokenizer=FOLDER"):
+        _tokenizer_of(bare, default)
+    own = (folder / "tokenizer.json").read_bytes()
+    assert pretrained_json(_tokenizer_of(Checkpoint(str(folder), folder), default)) == own
+    other = tmp_path / "tokenizer.json"
+    other.write_bytes(sentencepiece())
+    typed = {"data": {"tokenizer": str(other)}}
+    for checkpoint in (bare, Checkpoint(str(folder), folder)):
+        assert pretrained_json(_tokenizer_of(checkpoint, typed)) == sentencepiece()
 
 
 @pytest.mark.parametrize(
