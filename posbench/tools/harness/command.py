@@ -17,6 +17,7 @@ from posbench.data.sources import WITHOUT_FILE
 from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
+from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.transformers_model import load
 
@@ -58,10 +59,20 @@ def harness(request: Request) -> None:
 
 
 def _usual_path(checkpoint: Checkpoint, raw: dict, settings: dict) -> Path:
-    """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json."""
-    folder = Path(raw["results_dir"]).parent / "harness" / checkpoint.folder_or_file.stem
+    """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json.
+
+    Checkpoints of one name, such as "final", have other digits."""
+    place = checkpoint.folder_or_file
+    if is_gguf(place):
+        name = place.stem
+    elif checkpoint.name == str(place):
+        name = place.name  # whole: its dots are no file's
+    else:  # ORG/NAME@COMMIT of the hub
+        name = checkpoint.name.partition("@")[0].rpartition("/")[2]
+    folder = Path(raw["results_dir"]).parent / "harness" / name
     methods = f"{method_name(raw['extension'])}+{method_name(raw['scale_attention'])}"
-    return folder / f"{methods}-{sha256_json([settings, raw['evaluate']])[:8]}.json"
+    asked = [checkpoint.name, settings, raw["evaluate"], raw["include"], raw["data"]["tokenizer"]]
+    return folder / f"{methods}-{sha256_json(asked)[:8]}.json"
 
 
 def _check_request(request: Request) -> None:

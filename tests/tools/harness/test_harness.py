@@ -5,6 +5,7 @@ with and without an extension.
 import importlib.util
 import json
 import re
+from pathlib import Path
 
 import pytest
 from families import tiny
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from posbench.common.errors import ConfigError
 from posbench.data.tokenizers import pretrained_json
 from posbench.pretrained.checkpoint import Checkpoint
-from posbench.tools.harness.command import _tokenizer_of, _write_tasks
+from posbench.tools.harness.command import _tokenizer_of, _usual_path, _write_tasks
 
 BLANK = "\u2581"  # of SentencePiece
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
@@ -82,6 +83,39 @@ def test_a_typed_tokenizer_is_taken_and_asked_for_where_there_is_none(tmp_path, 
     typed = {"data": {"tokenizer": str(other)}}
     for checkpoint in (bare, Checkpoint(str(folder), folder)):
         assert pretrained_json(_tokenizer_of(checkpoint, typed)) == sentencepiece()
+
+
+def test_results_of_two_checkpoints_have_two_files():
+    raw = {
+        "results_dir": "results/runs",
+        "extension": {"_target_": "posbench.extensions.none.NoExtension"},
+        "scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+        "evaluate": {},
+        "include": None,
+        "data": {"tokenizer": "bpe"},
+    }
+
+    def path(name: str, place: str) -> Path:
+        return _usual_path(Checkpoint(name, Path(place)), raw, {})
+
+    places = [
+        "/m/Llama-3.1-8B",
+        "/m/Llama-3.2-1B",
+        "/one/final",
+        "/two/final",
+        "/m/Qwen2.5-0.5B.Q4_0.gguf",
+    ]
+    paths = [path(place, place) for place in places]
+    paths.append(path("org/SmolLM2-135M@ab12", "/hub/snapshots/ab12"))
+    assert len(set(paths)) == len(paths)
+    assert [file.parent.name for file in paths] == [
+        "Llama-3.1-8B",
+        "Llama-3.2-1B",
+        "final",
+        "final",
+        "Qwen2.5-0.5B.Q4_0",
+        "SmolLM2-135M",
+    ]
 
 
 @pytest.mark.parametrize(
