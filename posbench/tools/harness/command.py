@@ -19,6 +19,7 @@ from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.outline import NAMES_IN_CONFIG
 from posbench.pretrained.transformers_model import load
 
 USUAL_LENGTH = 1024  # tokens of a local task's questions
@@ -45,7 +46,7 @@ def harness(request: Request) -> None:
         lengths = typed_group("evaluate", raw["evaluate"]).lengths or []
         target = raw["target_len"] or max(lengths, default=None)
         extend(model, raw["extension"], raw["scale_attention"], target_len=target)
-        results = _run_tasks(model, checkpoint, raw)
+        results = _run_tasks(model, checkpoint, raw, target)
         settings = {
             "extension": raw["extension"],
             "scale_attention": raw["scale_attention"],
@@ -107,26 +108,35 @@ def _check_request(request: Request) -> None:
         )
 
 
-def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict) -> dict:
-    """Results of the tasks, their versions, and the longest text that the harness reads."""
+def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict, target: int | None) -> dict:
+    """Results of the tasks, their versions, and the longest text that the harness reads.
+
+    `target` is the length to which the model was extended."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
     from lm_eval.utils import make_table
 
     content = pretrained_json(_tokenizer_of(checkpoint, raw))
+    tokenizer = their_tokenizer(content, model)
+    reader = HFLM(
+        pretrained=model,
+        tokenizer=tokenizer,
+        batch_size=raw["batch"],
+        max_length=_longest_text(model.config, target),
+    )
+    bos = _bos_written(reader)
     with tempfile.TemporaryDirectory() as folder:
         tasks = []
         for name in raw["tasks"]:
             if name in shipped_yamls("task"):
-                tasks += _write_tasks(name, content, raw, Path(folder))
+                _check_length(name, raw, reader.max_length)
+                tasks += _write_tasks(name, content, raw, Path(folder), bos)
             else:
                 tasks.append(name)
         include = [raw["include"]] if raw["include"] else []
         manager = TaskManager(include_path=[folder, *include])
         _check_tasks(tasks, manager.all_tasks)
-        tokenizer = their_tokenizer(content, model)
-        reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=raw["batch"])
         output = lm_eval.simple_evaluate(
             reader,
             tasks=tasks,
@@ -141,6 +151,39 @@ def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict) -> dict:
         "versions": output["versions"],
         "max_length": reader.max_length,
     }
+
+
+def _longest_text(config: object, target: int | None) -> int | None:
+    """Tokens of the longest text of a model, by any of the names that families give to it.
+
+    None where it states none, which the harness takes for 2,048."""
+    config = getattr(config, "text_config", None) or config
+    stated = [getattr(config, key, None) for key in NAMES_IN_CONFIG["length"]]
+    return max((length for length in [*stated, target] if length), default=None)
+
+
+def _bos_written(reader: object) -> int | None:
+    """Id of the BOS that the harness puts before a text; None if it puts none."""
+    with_bos = reader.tok_encode("a")
+    without = reader.tokenizer.encode("a", add_special_tokens=False)
+    return with_bos[0] if with_bos[:1] != without[:1] else None
+
+
+def _check_length(name: str, raw: dict, longest: int) -> None:
+    """Raise ConfigError for texts of a local task that the harness would cut at their start, where
+    it reads at most `longest` tokens.
+    """
+    length = max(_lengths_of_tasks(raw))
+    if length > longest:
+        raise ConfigError(
+            f"tasks={name} has texts of {length} tokens here, and the harness cuts this model's at"
+            f" {longest}: add evaluate.lengths=[{longest}], or target_len={length}."
+        )
+
+
+def _lengths_of_tasks(raw: dict) -> list[int]:
+    """Lengths in tokens of the texts of local tasks."""
+    return typed_group("evaluate", raw["evaluate"]).lengths or [USUAL_LENGTH]
 
 
 def _tokenizer_of(checkpoint: Checkpoint, raw: dict) -> str:
@@ -191,17 +234,20 @@ def their_tokenizer(content: bytes, model: object) -> object:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def _write_tasks(name: str, content: bytes, raw: dict, folder: Path) -> list[str]:
+def _write_tasks(
+    name: str, content: bytes, raw: dict, folder: Path, bos: int | None = None
+) -> list[str]:
     """Names of local tasks, one for each length, written into `folder`.
 
-    Raises ConfigError for a task with several answers.
+    A length counts the `bos` that the harness puts before each text. Raises ConfigError for a task
+    with several answers.
     """
     tokenizer = read_tokenizer(name, content)
     evaluate = typed_group("evaluate", raw["evaluate"])
     task = make_text_task({"name": name, **shipped_yamls("task")[name]})
-    questions = TextQuestions(task, name, "test", file=None, tokenizer=tokenizer, bos=None)
+    questions = TextQuestions(task, name, "test", file=None, tokenizer=tokenizer, bos=bos)
     written = []
-    for length in evaluate.lengths or [USUAL_LENGTH]:
+    for length in _lengths_of_tasks(raw):
         drawn = questions.draw(length, evaluate.windows, [evaluate.seed])
         # answer_NT: the number of the answer that a target belongs to, -1 for those of none.
         if drawn.answer_NT.max() > 0:

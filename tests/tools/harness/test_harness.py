@@ -8,14 +8,21 @@ import re
 from pathlib import Path
 
 import pytest
-from families import tiny
+from families import tiny, transformers
 from script_calls import call
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from posbench.common.errors import ConfigError
 from posbench.data.tokenizers import pretrained_json
 from posbench.pretrained.checkpoint import Checkpoint
-from posbench.tools.harness.command import _tokenizer_of, _usual_path, _write_tasks
+from posbench.tools.harness.command import (
+    _check_length,
+    _longest_text,
+    _run_tasks,
+    _tokenizer_of,
+    _usual_path,
+    _write_tasks,
+)
 
 BLANK = "\u2581"  # of SentencePiece
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
@@ -42,7 +49,7 @@ def sentencepiece() -> bytes:
     """A tokenizer.json of single characters in the form of Llama 2's: a blank stands before every
     text, and decoding removes one.
     """
-    tokens = ["<unk>", *(f"<0x{value:02X}>" for value in range(256)), BLANK]
+    tokens = ["<unk>", "<s>", *(f"<0x{value:02X}>" for value in range(256)), BLANK]
     tokens += map(chr, range(33, 127))
     vocabulary = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(
@@ -59,6 +66,7 @@ def sentencepiece() -> bytes:
             decoders.Strip(" ", 1, 0),
         ]
     )
+    tokenizer.add_special_tokens(["<unk>", "<s>"])
     return tokenizer.to_str().encode()
 
 
@@ -170,6 +178,58 @@ def test_a_local_task_with_and_without_an_extension(tmp_path, capfd, monkeypatch
         result["max_length"] == 600 and result["results"]["passkey_600"]["acc,none"] == 0
         for result in results
     )
+
+
+def test_the_bos_of_the_harness_is_a_token_of_a_text(tmp_path):
+    """With single characters as tokens, a text of 600 tokens and its last target are the blank at
+    its start and 600 characters, with a BOS 599.
+    """
+    raw = {"evaluate": {"lengths": [600], "windows": 1, "seed": 0}}
+    for bos, characters in ((None, 600), (1, 599)):
+        _write_tasks("passkey", sentencepiece(), raw, tmp_path, bos)
+        row = json.loads((tmp_path / "passkey_600.jsonl").read_text())
+        assert len(row["prompt"] + row["answer"]) == characters
+
+
+def test_texts_that_the_harness_would_cut_are_refused():
+    raw = {"evaluate": {"lengths": None}}
+    with pytest.raises(ConfigError, match=r"1024 tokens here.* at 512: add evaluate.lengths=\[512"):
+        _check_length("passkey", raw, 512)
+    _check_length("passkey", raw, 1024)
+    config = transformers.MptConfig(max_seq_len=4096)
+    assert _longest_text(config, None) == 4096 and _longest_text(config, 8192) == 8192
+
+
+@pytest.mark.skipif(not LM_EVAL, reason="lm-eval is not installed: pip install 'posbench[harness]'")
+def test_the_longest_text_begins_with_the_bos(tmp_path, monkeypatch, folder):
+    from lm_eval.models.huggingface import HFLM
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 256)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    sizes = {"vocab_size": 258, "max_position_embeddings": 600}
+    model = tiny("gpt_neox", **sizes, bos_token_id=256, eos_token_id=257)
+    read = []
+    model_call = HFLM._model_call
+    monkeypatch.setattr(
+        HFLM,
+        "_model_call",
+        lambda self, ids, *more: read.append(ids) or model_call(self, ids, *more),
+    )
+    raw = {
+        "tasks": ["passkey"],
+        "evaluate": {"lengths": [600], "windows": 1, "seed": 0},
+        "data": {"tokenizer": "bpe"},
+        "batch": 1,
+        "limit": None,
+        "include": None,
+    }
+    _run_tasks(model, Checkpoint(str(tmp_path), tmp_path), raw, None)
+    assert [(ids.shape[-1], int(ids[0, 0])) for ids in read] == [(600, 256)]
 
 
 @pytest.mark.skipif(not LM_EVAL, reason="lm-eval is not installed: pip install 'posbench[harness]'")
