@@ -37,7 +37,8 @@ def harness(request: Request) -> None:
     loaded = None  # place, dtype and device of `model`
     for raw in request.raw_configs:
         checkpoint = find_checkpoint(raw["model"]["path"])
-        dtype = torch.bfloat16 if raw["evaluate"]["dtype"] == "bf16" else torch.float32
+        dtype_name = "bf16" if raw["evaluate"]["dtype"] == "bf16" else "fp32"  # also for auto
+        dtype = torch.bfloat16 if dtype_name == "bf16" else torch.float32
         device = pick_device(raw["device"])
         # Other methods of one checkpoint need no other model: `extend` replaces those before.
         if loaded != (checkpoint.folder_or_file, dtype, device):
@@ -55,7 +56,7 @@ def harness(request: Request) -> None:
             "target_len": target,
         }
         out = Path(raw["out"] or _usual_path(checkpoint, raw, settings))
-        write_json(out, {"model": checkpoint.name, **settings, **results})
+        write_json(out, {"model": checkpoint.name, **settings, "dtype": dtype_name, **results})
         print(out)
 
 

@@ -175,7 +175,9 @@ def test_a_local_task_with_and_without_an_extension(tmp_path, capfd, monkeypatch
     done = call(capfd, tmp_path, "harness", f"model.path={folder}", "tasks=[passkeys]")
     assert done.returncode == 2 and "passkey?" in done.stderr
     assert all(
-        result["max_length"] == 600 and result["results"]["passkey_600"]["acc,none"] == 0
+        result["dtype"] == "fp32"
+        and result["max_length"] == 600
+        and result["results"]["passkey_600"]["acc,none"] == 0
         for result in results
     )
 
