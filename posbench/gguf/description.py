@@ -53,7 +53,9 @@ PASSED_OVER_KEYS = (
 READ_SCALING_KEYS = ("type", "factor", "original_context_length", "attn_factor")
 KNOWN_SCALING_KEYS = {SCALING + key for key in (*READ_SCALING_KEYS, *PASSED_OVER_KEYS)}
 DIVISORS_TENSOR = "rope_freqs.weight"
-FACTORS_OF_NO_SCALING = (None, 0.0, 1.0)  # values of rope.scaling.factor that scale nothing
+# LongRoPE's, of Phi-3 with 128,000 tokens and others
+DIVISOR_TENSORS = (DIVISORS_TENSOR, "rope_factors_long.weight", "rope_factors_short.weight")
+FACTORS_OF_NO_SCALING = (None, 0.0, 1.0)  # values of a factor of rope.scaling that scale nothing
 LARGEST_FACTOR = 1e6  # of a scaling; any larger one is a damaged file
 
 
@@ -90,11 +92,16 @@ def sizes(file: GgufFile) -> dict:
 
     transformers runs these models, so a scaling of RoPE, which it ignores, is a ConfigError."""
     keys = model_keys(file, file.metadata.get("general.architecture"))
-    factor = keys.get(SCALING + "factor")
-    if factor not in FACTORS_OF_NO_SCALING or DIVISORS_TENSOR in file.tensors:
+    scalings = [
+        f"rope.scaling.{key}={shown(keys[SCALING + key])}"
+        for key in ("factor", "attn_factor")
+        if keys.get(SCALING + key) not in FACTORS_OF_NO_SCALING
+    ]
+    scalings += [name for name in DIVISOR_TENSORS if name in file.tensors]
+    if scalings:
         raise ConfigError(
-            f"{file.path} has rope.scaling.factor={factor} or {DIVISORS_TENSOR}, which"
-            " transformers does not read: give safetensors."
+            f"{file.path} has {' and '.join(scalings)}, which transformers does not read: give"
+            " safetensors."
         )
     return _stated_sizes(file, keys)
 

@@ -241,6 +241,25 @@ def test_a_file_of_another_model_is_refused_in_one_sentence(tmp_path, key):
         assert_one_sentence(error.value, file)
 
 
+@pytest.mark.parametrize("name", ["long", "short"])
+def test_longropes_divisors_are_refused_where_transformers_would_pass_over_them(tmp_path, name):
+    """transformers reads Phi-3's file as if its pairs turned undivided, at 100^(-i/4) radians."""
+    pytest.importorskip("accelerate")
+    path = small(tmp_path, "Phi3", rope_parameters={"rope_type": "default", "rope_theta": 100.0})
+    divided = {f"rope_factors_{name}.weight": np.full(4, 4.0, np.float32)}
+    metadata = {"tokenizer.ggml.padding_token_id": 0}
+    file = write_gguf(path, metadata=metadata, extra=divided)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    plain = 100.0 ** -(np.arange(4) / 4)
+    assert np.allclose(theirs.model.rotary_emb.inv_freq.numpy(), plain)
+    with pytest.raises(ConfigError, match=f"has rope_factors_{name}.weight, which transformers"):
+        adopted(file)
+    metadata["phi3.rope.scaling.attn_factor"] = 1.2
+    file = write_gguf(path, metadata=metadata)
+    with pytest.raises(ConfigError, match="has rope.scaling.attn_factor=1.2, which transformers"):
+        adopted(file)
+
+
 def assert_one_sentence(error: Exception, file: Path) -> None:
     message = str(error)
     assert (
