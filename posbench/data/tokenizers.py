@@ -67,8 +67,11 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
     """Settings that determine the tokens of a text.
 
     Raises ConfigError for an impossible size or a missing tokenizer."""
-    if tokenizer in ("bytes", "char"):
-        return [tokenizer]
+    if tokenizer == "bytes":
+        return ["bytes"]
+    if tokenizer == "char":
+        # 2: before, the bytes of characters outside the training split had ids modulo 256.
+        return ["char", 2]
     if tokenizer == TASK_TOKENIZER:
         return [TASK_TOKENIZER, vocab_size]
     if tokenizer == "bpe":
@@ -295,7 +298,9 @@ class CharTokenizer(TextTokenizer):
         starts = np.cumsum(n_tokens) - n_tokens
         for index in np.flatnonzero(~is_there):
             encoded = np.frombuffer(text[index].encode(), dtype=np.uint8)
-            ids[starts[index] : starts[index] + len(encoded)] = n_characters + encoded
+            # added as int64: a sum of uint8 would wrap at 256
+            byte_ids = n_characters + encoded.astype(np.int64)
+            ids[starts[index] : starts[index] + len(encoded)] = byte_ids
         n_bytes = np.repeat(np.where(is_there, n_bytes, 1), n_tokens)
         return ids, n_bytes.astype(np.uint8)
 

@@ -28,6 +28,15 @@ def test_ids_are_those_of_the_tokenizers_library_and_bytes_sum_to_the_text(text)
     assert [CHARACTERS[index] for index in ids if index < len(CHARACTERS)] == in_vocabulary
 
 
+@pytest.mark.parametrize("n_characters", [40, 300])
+def test_bytes_of_other_characters_stand_behind_many_characters(n_characters):
+    """U+4E2D is E4 B8 AD in UTF-8."""
+    tokenizer = collect_characters([chr(0x100 + index) for index in range(n_characters)])
+    expected = [n_characters + 0xE4, n_characters + 0xB8, n_characters + 0xAD]
+    assert tokenizer.encode("\u4e2d") == expected
+    assert tokenizer.model.encode("\u4e2d").ids == expected
+
+
 def test_a_text_is_prepared_in_its_own_characters(tmp_path):
     texts = {f"train/{i}.txt": text for i, text in enumerate(TRAIN)}
     texts |= {"validation/a.txt": "be", "test/a.txt": "to z"}
