@@ -16,6 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.wheel_file import wheel_file
 from posbench.data.sources import file_digests
+from posbench.data.tokenizers import foreign_errors, pretrained_json
 from posbench.gguf import description
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.gguf.tensors import LazyTensor, gguf_tensors
@@ -107,6 +108,21 @@ class Checkpoint:
             return self.name
         has_tokenizer = (self.folder_or_file / "tokenizer.json").is_file()
         return str(self.folder_or_file) if has_tokenizer else None
+
+    def begins_texts_with(self, bos: int) -> bool:
+        """True if its tokenizer puts the BOS token before every text by itself."""
+        from tokenizers import Tokenizer
+
+        if is_gguf(self.folder_or_file):
+            metadata = read_gguf(self.folder_or_file).metadata
+            is_sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
+            # llama.cpp's default where a file does not say it
+            return metadata.get("tokenizer.ggml.add_bos_token", is_sentencepiece) is True
+        own = self.tokenizer()
+        if own is None:
+            return False
+        with foreign_errors(own):
+            return Tokenizer.from_buffer(pretrained_json(own)).encode("a").ids[:1] == [bos]
 
     def tensors(self) -> dict[str, LazyTensor]:
         """{name in transformers: tensor}, read one at a time. ConfigError for damaged files."""

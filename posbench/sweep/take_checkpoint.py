@@ -49,6 +49,16 @@ def take_checkpoint(
         file=sys.stderr,
         flush=True,
     )
+    bos = config.model.checkpoint["bos"]
+    reads_own_tokens = config.data["tokenizer"] == checkpoint.tokenizer()
+    lacks_bos = bos is not None and not config.data["bos"] and reads_own_tokens
+    if lacks_bos and checkpoint.begins_texts_with(bos):
+        print(
+            f"running text is read without the BOS, token {bos}, that the tokenizer of {path} puts"
+            " first: data.bos=true adds it, which some families, such as Gemma, need",
+            file=sys.stderr,
+            flush=True,
+        )
     digest = checkpoint.digest(config.cache_dir, reread=True)
     if digest != config.model.checkpoint["sha256"]:
         raise RunError(

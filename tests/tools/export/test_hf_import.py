@@ -17,9 +17,11 @@ from hf_models import (
     checkpoint,
     exported,
     imported,
+    job,
     transformers,
 )
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import posbench
 from posbench.common import machine
@@ -266,3 +268,25 @@ def test_dry_refuses_weights_that_the_command_would_refuse(tmp_path, text_folder
             and "model.safetensors" in done.stdout + done.stderr
             and "Traceback" not in done.stderr
         ), done
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_bos_that_is_left_out_is_said(tmp_path, capfd, adds):
+    path = checkpoint(tmp_path, vocab_size=258, bos_token_id=256)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<s>"])
+    if adds:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 256)]
+        )
+    tokenizer.save(str(path / "tokenizer.json"))
+    imported(path)
+    said = "without the BOS, token 256, that the tokenizer" in capfd.readouterr().err
+    assert said == adds
+    cfg = adopted(path, data={**job()["data"], "bos": True})
+    run = Run(tmp_path / "with")
+    with run.lock():
+        hf_weights.take_checkpoint(run, cfg, 258, "cpu", "f")
+    assert "without the BOS" not in capfd.readouterr().err
