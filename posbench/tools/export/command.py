@@ -67,6 +67,9 @@ def export(request: Request) -> int:
                 shutil.copyfile(generation, folder / GENERATION_FILE)
         tokenizer_words = _copy_tokenizer(trained.data, raw["cache_dir"], folder)
         write_json(folder / "config.json", content)
+    if trained.data["bos"]:  # which a tokenizer made of the text does not have
+        tokenizer_words += f"\na text begins with the BOS, token {content['bos_token_id']}, as in"
+        tokenizer_words += " training"
     scaling = content["rope_scaling"] or {}
     print(
         f"{raw['out']}: {content['architectures'][0]}, rope_type"

@@ -201,6 +201,7 @@ def test_a_training_on_a_task_has_no_tokenizer_and_its_mix_stands_behind_the_bos
     }
     out = exported(trained(tmp_path / "mix", job(data=mixed)))
     assert json.loads((out / "config.json").read_text())["bos_token_id"] == VOCAB - 20 - 1
+    assert "begins with the BOS, token 29, as in training" in capfd.readouterr().out
 
 
 def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
