@@ -229,9 +229,15 @@ def fit_corpus(corpus: Corpus, config: JobConfig) -> Corpus:
     # Tables are padded for speed, large ones by hundreds of rows.
     spare_rows = max(SPARE_ROWS, rows // 10)
     if not rows - spare_rows <= ids <= rows:
+        remedy = f"give data.tokenizer={path}"
+        if Path(path).is_dir() and not (Path(path) / "tokenizer.json").is_file():
+            remedy = (
+                "it has no tokenizer.json, so give data.tokenizer=bytes, or the folder or hub name"
+                " of its tokenizer"
+            )
         raise ConfigError(
             f"data.tokenizer={config.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
-            f" give data.tokenizer={path}."
+            f" {remedy}."
         )
     if corpus.bos is not None and checkpoint["bos"] is None:
         raise ConfigError(

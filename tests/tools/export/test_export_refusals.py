@@ -255,6 +255,17 @@ def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, message
         fit_corpus(corpus, cfg)
 
 
+def test_a_folder_without_a_tokenizer_is_not_named_as_one(tmp_path):
+    """As an export of a training on bytes."""
+    corpus, cfg = tokenized(1024, False, 256, None)
+    cfg = replace(cfg, model=replace(cfg.model, path=str(tmp_path)))
+    with pytest.raises(ConfigError, match="has no tokenizer.json, so give data.tokenizer=bytes"):
+        fit_corpus(corpus, cfg)
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(ConfigError, match=f": give data.tokenizer={tmp_path}."):
+        fit_corpus(corpus, cfg)
+
+
 SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
 YARN_TO_128 = method("extension", "yarn", **FIXED)
 EXPORTED = [  # job of the training, what is typed otherwise, part of the message
