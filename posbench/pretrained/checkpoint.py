@@ -36,6 +36,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
 FLOAT_TYPES = {"F64", "F32", "F16", "BF16"}  # of safetensors
 DESCRIPTION_FILES = [
     "config.json",
+    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
@@ -201,7 +202,7 @@ def hub_snapshot(name: str, download: bool) -> tuple[str, Path]:
                     f"model.path={name} is incomplete in the hub's cache: run once with model=hf"
                     f" model.path={name}, {CACHE_REMEDY}"
                 )
-            folder = _download_snapshot(fetch)
+            folder = _download_snapshot(name, fetch)
     except ConfigError:
         raise
     except Exception as error:  # the hub's errors have no common base class
@@ -212,10 +213,12 @@ def hub_snapshot(name: str, download: bool) -> tuple[str, Path]:
     return f"{repository}@{folder.name}", folder
 
 
-def _download_snapshot(fetch: Callable[..., str]) -> Path:
+def _download_snapshot(name: str, fetch: Callable[..., str]) -> Path:
     """Folder of a snapshot, with its descriptions and weights, which `fetch` gets from the hub.
 
-    Raises errors of the hub."""
+    Raises errors of the hub, and ConfigError where the hub has no such weights by the `name`."""
+    from huggingface_hub import constants
+
     from posbench.data.hub import quiet_hub
 
     quiet_hub()
@@ -223,9 +226,14 @@ def _download_snapshot(fetch: Callable[..., str]) -> Path:
     # stand in the index, which must be there first.
     folder = Path(fetch(allow_patterns=[*DESCRIPTION_FILES, SINGLE_FILE]))
     folder = Path(fetch(allow_patterns=weight_file_names(folder)))
-    if not _is_complete(folder):  # offline the cache answers with what it has
+    if _is_complete(folder):
+        return folder
+    if constants.HF_HUB_OFFLINE:  # the cache answered, with what it has
         raise FileNotFoundError(f"{folder} lacks weights")
-    return folder
+    raise ConfigError(
+        f"model.path={name} came from the hub without config.json or *.safetensors: choose a"
+        " repository that has both, or download FILE.gguf from it and give model.path=FILE.gguf."
+    )
 
 
 def _is_complete(folder: Path) -> bool:

@@ -100,6 +100,32 @@ def test_what_the_cache_does_not_hold_whole_is_told_in_one_sentence_without_a_ne
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
 
 
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_what_the_hub_has_not_is_no_missing_network(tmp_path, monkeypatch, has_weights):
+    """A hub that answers: with a checkpoint, or with a repository of GGUF files alone."""
+    path = checkpoint(tmp_path)
+    (path / "generation_config.json").write_text("{}")
+    snapshot = tmp_path / COMMIT
+    snapshot.mkdir()
+
+    def download(repository, allow_patterns=(), local_files_only=False, revision=None):
+        for name in allow_patterns:
+            if has_weights and (path / name).is_file():
+                shutil.copyfile(path / name, snapshot / name)
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(data_hub, "_why_offline", lambda: "")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    if has_weights:
+        found = find_checkpoint("org/tiny").folder_or_file
+        assert (found / "generation_config.json").is_file()  # which an export copies
+    else:
+        message = "model.path=org/tiny came from the hub without config.json or .*: choose"
+        with pytest.raises(ConfigError, match=message):
+            find_checkpoint("org/tiny")
+
+
 def test_a_folder_of_that_name_comes_first(cache, tmp_path, monkeypatch):
     checkpoint(tmp_path / "org").rename(tmp_path / "org/tiny")
     monkeypatch.chdir(tmp_path)
