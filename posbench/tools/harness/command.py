@@ -12,7 +12,8 @@ from posbench.common.files import sha256_json, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import shipped_yamls
-from posbench.config.schema import typed_group
+from posbench.config.schema import EvaluateConfig, TrainConfig, typed_group
+from posbench.config.typed_args import shown
 from posbench.data.sources import WITHOUT_FILE
 from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
@@ -46,7 +47,8 @@ def harness(request: Request) -> None:
             loaded = (checkpoint.folder_or_file, dtype, device)
         lengths = typed_group("evaluate", raw["evaluate"]).lengths or []
         target = raw["target_len"] or max(lengths, default=None)
-        extend(model, raw["extension"], raw["scale_attention"], target_len=target)
+        train_len = _typed_train_len(raw)
+        extend(model, raw["extension"], raw["scale_attention"], target, train_len)
         results = _run_tasks(model, checkpoint, raw, target)
         settings = {
             "extension": raw["extension"],
@@ -54,6 +56,7 @@ def harness(request: Request) -> None:
             "tasks": raw["tasks"],
             "limit": raw["limit"],
             "target_len": target,
+            "train_len": train_len,
         }
         out = Path(raw["out"] or _usual_path(checkpoint, raw, settings))
         write_json(out, {"model": checkpoint.name, **settings, "dtype": dtype_name, **results})
@@ -94,6 +97,7 @@ def _check_request(request: Request) -> None:
             )
         if not isinstance(raw["tasks"], list) or not raw["tasks"]:
             raise ConfigError(f"tasks={raw['tasks']} must be a list of names: tasks=[passkey].")
+        _check_idle_keys(raw)
         for name in raw["tasks"]:
             task = shipped_yamls("task").get(name, {})
             if task.get("haystack") == "corpus":
@@ -107,6 +111,32 @@ def _check_request(request: Request) -> None:
             f"out={out} is one file, and {len(request.raw_configs)} results were asked for: leave"
             " it out."
         )
+
+
+def _check_idle_keys(raw: dict) -> None:
+    """Raise ConfigError for keys of a measurement of posbench's own, which the harness lacks."""
+    if not raw["model"].get("own_scaling", True):
+        raise ConfigError(
+            "model.own_scaling=false has no effect on scripts/harness.py, which runs the model of"
+            " transformers: leave it out, or evaluate with scripts/run.py."
+        )
+    usual = EvaluateConfig()
+    for key in ("tasks", "chat", "text", "rivals", "protocol"):
+        value = raw["evaluate"].get(key, getattr(usual, key))
+        if value != getattr(usual, key):
+            remedy = f"give tasks={shown(value)}" if key == "tasks" else "leave it out"
+            raise ConfigError(
+                f"evaluate.{key}={shown(value)} has no effect on scripts/harness.py: {remedy}, or"
+                " evaluate with scripts/run.py."
+            )
+
+
+def _typed_train_len(raw: dict) -> int | None:
+    """train.length where it was typed, None for what the checkpoint states."""
+    length = raw["train"]["length"]
+    if length == TrainConfig().length:  # the default, which a typed length never is
+        return None
+    return max(length) if isinstance(length, list) else length
 
 
 def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict, target: int | None) -> dict:

@@ -14,7 +14,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from posbench.common.errors import ConfigError
 from posbench.data.tokenizers import pretrained_json
+from posbench.model.inplace.extend import hook_of
 from posbench.pretrained.checkpoint import Checkpoint
+from posbench.tools.harness import command
 from posbench.tools.harness.command import (
     _check_length,
     _longest_text,
@@ -132,6 +134,10 @@ def test_results_of_two_checkpoints_have_two_files():
         ([], "add model.path=FOLDER"),
         (["tasks=passkey"], "must be a list of names"),
         (["tasks=[]"], "must be a list of names"),
+        (["model.own_scaling=false"], "model.own_scaling=false has no effect"),
+        (["evaluate.tasks=[niah_single_1]"], "give tasks=[niah_single_1], or evaluate with"),
+        (["evaluate.chat=true"], "evaluate.chat=true has no effect on scripts/harness.py"),
+        (["evaluate.protocol=accuracy"], "evaluate.protocol=accuracy has no effect"),
         (["tasks=[niah_single_2]"], "tasks=niah_single_2 takes its haystack from the documents"),
     ],
 )
@@ -146,6 +152,27 @@ def test_words_that_would_do_nothing_are_refused(
     )
     done = call(capfd, tmp_path, "harness", *([f"model.path={folder}"] if words else []), *words)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "train_len"), [([], 512), (["train.length=64"], 64)])
+def test_a_typed_training_length_is_taken(tmp_path, capfd, monkeypatch, folder, words, train_len):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: True if name == "lm_eval" else find_spec(name, *more),
+    )
+    seen = []
+
+    def run_nothing(model, *_):
+        seen.append(hook_of(model).train_len)
+        return {}
+
+    monkeypatch.setattr(command, "_run_tasks", run_nothing)
+    words = [*words, "extension=yarn", "target_len=1024", "device=cpu"]
+    done = call(capfd, tmp_path, "harness", f"model.path={folder}", *words)
+    assert (done.returncode or 0) == 0, done.stderr
+    assert seen == [train_len]
 
 
 @pytest.mark.skipif(LM_EVAL, reason="lm-eval is installed")
