@@ -90,6 +90,12 @@ def _check_request(request: Request) -> None:
             "lm-evaluation-harness is not installed: pip install 'posbench[harness]'."
         )
     for raw in request.raw_configs:
+        if raw["run"]:
+            raise ConfigError(
+                f"run={raw['run']} is a run of posbench, and the harness reads a checkpoint of"
+                f" transformers: give model.path=FOLDER after scripts/export_hf.py run={raw['run']}"
+                " out=FOLDER."
+            )
         if not raw["model"].get("path"):
             raise ConfigError(
                 "The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to"

@@ -13,6 +13,7 @@ from script_calls import call
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from posbench.common.errors import ConfigError
+from posbench.config.compose import Request
 from posbench.data.tokenizers import pretrained_json
 from posbench.model.inplace.extend import hook_of
 from posbench.pretrained.checkpoint import Checkpoint
@@ -173,6 +174,13 @@ def test_a_typed_training_length_is_taken(tmp_path, capfd, monkeypatch, folder, 
     done = call(capfd, tmp_path, "harness", f"model.path={folder}", *words)
     assert (done.returncode or 0) == 0, done.stderr
     assert seen == [train_len]
+
+
+def test_a_run_is_to_be_exported_first(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: True)
+    request = Request([{"run": "results/runs/ID", "model": {}}], {}, False)
+    with pytest.raises(ConfigError, match=r"export_hf.py run=results/runs/ID out=FOLDER\.$"):
+        command.harness(request)
 
 
 @pytest.mark.skipif(LM_EVAL, reason="lm-eval is installed")
