@@ -161,6 +161,7 @@ def _run_tasks(model: object, checkpoint: Checkpoint, raw: dict, target: int | N
         tokenizer=tokenizer,
         batch_size=raw["batch"],
         max_length=_longest_text(model.config, target),
+        prefix_token_id=_prefix_without_bos(tokenizer),
     )
     bos = _bos_written(reader)
     with tempfile.TemporaryDirectory() as folder:
@@ -197,6 +198,16 @@ def _longest_text(config: object, target: int | None) -> int | None:
     config = getattr(config, "text_config", None) or config
     stated = [getattr(config, key, None) for key in NAMES_IN_CONFIG["length"]]
     return max((length for length in [*stated, target] if length), default=None)
+
+
+def _prefix_without_bos(tokenizer: object) -> int | None:
+    """Id of a line's end, behind which a whole text is scored where no BOS or EOS is named.
+
+    None where one is, which the harness takes itself. An export of a training names none."""
+    if tokenizer.bos_token_id is not None or tokenizer.eos_token_id is not None:
+        return None
+    ids = tokenizer.encode("\n", add_special_tokens=False)
+    return ids[-1] if ids else None
 
 
 def _bos_written(reader: object) -> int | None:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from families import tiny, transformers
 from script_calls import call
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -21,10 +22,12 @@ from posbench.tools.harness import command
 from posbench.tools.harness.command import (
     _check_length,
     _longest_text,
+    _prefix_without_bos,
     _run_tasks,
     _tokenizer_of,
     _usual_path,
     _write_tasks,
+    their_tokenizer,
 )
 
 BLANK = "\u2581"  # of SentencePiece
@@ -270,12 +273,29 @@ def test_the_longest_text_begins_with_the_bos(tmp_path, monkeypatch, folder):
 
 
 @pytest.mark.skipif(not LM_EVAL, reason="lm-eval is not installed: pip install 'posbench[harness]'")
+def test_a_text_is_scored_whole_by_a_model_without_bos_and_eos(folder):
+    """As an export of a training. A line's end is byte 10, whose letter in ByteLevel is U+010A."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    model = tiny("llama", vocab_size=258)
+    model.config.bos_token_id = model.config.eos_token_id = None
+    tokenizer = their_tokenizer((folder / "tokenizer.json").read_bytes(), model)
+    prefix = _prefix_without_bos(tokenizer)
+    assert prefix == sorted(pre_tokenizers.ByteLevel.alphabet()).index("\u010a")
+    reader = HFLM(pretrained=model, tokenizer=tokenizer, prefix_token_id=prefix)
+    (loss,) = reader.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, ("abc",), 0)])
+    ids_T = torch.tensor([prefix, *tokenizer.encode("abc")])
+    log_p_TV = model(ids_T[None, :-1]).logits[0].log_softmax(dim=-1)
+    assert loss == pytest.approx(float(log_p_TV.gather(1, ids_T[1:, None]).sum()), rel=1e-4)
+
+
+@pytest.mark.skipif(not LM_EVAL, reason="lm-eval is not installed: pip install 'posbench[harness]'")
 def test_generation_pads_left_and_is_that_of_each_text_alone(folder):
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
     import posbench
-    from posbench.tools.harness.command import their_tokenizer
 
     model = posbench.extend(
         tiny("gpt_neox", vocab_size=258, max_position_embeddings=512), "yarn", target_len=2048
