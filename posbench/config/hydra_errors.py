@@ -73,17 +73,15 @@ def _unknown_key(error: Exception, first_line: str) -> str:
 
 def _unknown_launcher_key(key: str) -> str:
     """Sentence on a key that the chosen launcher does not have; others may have it."""
-    keys = {  # {launcher: its keys}
-        path.stem: [*OmegaConf.load(path)]
-        for path in sorted((CONFIGS_FOLDER / "hydra" / "launcher").glob("*.yaml"))
-    }
-    owners = [name for name, own_keys in keys.items() if key in own_keys]
+    launchers = shipped_yamls("hydra/launcher")
+    owners = [name for name, content in launchers.items() if key in content]
     if owners:
         return (
             f"{LAUNCHER_PREFIX}{key} is no key of the chosen launcher: choose"
             f" hydra/launcher={'|'.join(owners)}, or leave it out."
         )
-    near = did_you_mean(key, dict.fromkeys(name for own_keys in keys.values() for name in own_keys))
+    all_keys = dict.fromkeys(name for content in launchers.values() for name in content)
+    near = did_you_mean(key, all_keys)
     return (
         f"{LAUNCHER_PREFIX}{key} is no key of a launcher{near}: --cfg hydra -p hydra.launcher"
         " prints those of the chosen one."
