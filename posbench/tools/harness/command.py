@@ -76,8 +76,8 @@ def _usual_path(checkpoint: Checkpoint, raw: dict, settings: dict) -> Path:
         name = checkpoint.name.partition("@")[0].rpartition("/")[2]
     folder = Path(raw["results_dir"]).parent / "harness" / name
     methods = f"{method_name(raw['extension'])}+{method_name(raw['scale_attention'])}"
-    asked = [checkpoint.name, settings, raw["evaluate"], raw["include"], raw["data"]["tokenizer"]]
-    return folder / f"{methods}-{sha256_json(asked)[:8]}.json"
+    content = [checkpoint.name, settings, raw["evaluate"], raw["include"], raw["data"]["tokenizer"]]
+    return folder / f"{methods}-{sha256_json(content)[:8]}.json"
 
 
 def _check_request(request: Request) -> None:
@@ -196,8 +196,8 @@ def _longest_text(config: object, target: int | None) -> int | None:
 
     None where it states none, which the harness takes for 2,048."""
     config = getattr(config, "text_config", None) or config
-    stated = [getattr(config, key, None) for key in NAMES_IN_CONFIG["length"]]
-    return max((length for length in [*stated, target] if length), default=None)
+    lengths = [getattr(config, key, None) for key in NAMES_IN_CONFIG["length"]]
+    return max((length for length in [*lengths, target] if length), default=None)
 
 
 def _prefix_without_bos(tokenizer: object) -> int | None:
@@ -238,16 +238,16 @@ def _tokenizer_of(checkpoint: Checkpoint, raw: dict) -> str:
     """data.tokenizer that was given as a file or a name, else the checkpoint's own.
 
     Raises ConfigError where there is neither."""
-    given = raw["data"]["tokenizer"]
-    if given not in WITHOUT_FILE:
-        return given
-    own = checkpoint.tokenizer()
-    if own is None:
+    typed_tokenizer = raw["data"]["tokenizer"]
+    if typed_tokenizer not in WITHOUT_FILE:
+        return typed_tokenizer
+    tokenizer = checkpoint.tokenizer()
+    if tokenizer is None:
         raise ConfigError(
             f"model.path={checkpoint.name} has no tokenizer.json, which the harness needs: add"
             " data.tokenizer=FOLDER with one, or a hub name."
         )
-    return own
+    return tokenizer
 
 
 def _check_tasks(tasks: list[str], available: list[str]) -> None:
