@@ -33,6 +33,8 @@ from posbench.config.typed_args import convert
 
 EXPERIMENT_KEYS = ("name", "title", "base", "grid", "tolerance", "next", "first")
 PLAIN_VALUE = str | int | float | bool | list | None  # types of one word's value
+# Keys that say where and how a command runs, and not what it makes.
+PLACE_KEYS = ("device", "jobs", "name", "results_dir", "cache_dir", "report_dir", "log")
 PARTS_OF_SWEEP = (  # hashed into the name of its group in wandb
     "encoding",
     "extension",
@@ -501,6 +503,15 @@ def key_of(word: str) -> str:
     return key.rpartition("@")[2]  # GROUP@KEY puts a yaml of a group at a key
 
 
+def words_beside(words: Iterable[str], keys: Collection[str]) -> list[str]:
+    """Those words that set none of `keys`, nor a part of one, such as log.mode of log.
+
+    >>> words_beside(["log.mode=disabled", "extension=pi", "name=mine"], PLACE_KEYS)
+    ['extension=pi']
+    """
+    return [word for word in words if key_of(word).partition(".")[0] not in keys]
+
+
 def _is_key_read(key: str, values: dict) -> bool:
     """True if posbench reads a key, or a yaml's ${...} names it."""
     group, _, name = key.partition(".")
@@ -537,10 +548,15 @@ def hydra_form(override: str) -> str:
     return f"scale_attention@{override}" if is_trained_scale else override
 
 
-def set_wandb_group(raw_configs: list[dict]) -> None:
-    """Set log.group of an unnamed sweep for wandb: a hash, so that the same sweep gets it again."""
+def hash_name(raw_configs: list[dict]) -> str:
+    """Name of unnamed jobs: a hash, so that the same jobs get it again."""
     settings = [[raw.get(part) for part in PARTS_OF_SWEEP] for raw in raw_configs]
-    name = f"sweep-{sha256_json(settings)[:8]}"
+    return f"sweep-{sha256_json(settings)[:8]}"
+
+
+def set_wandb_group(raw_configs: list[dict]) -> None:
+    """Set log.group of an unnamed sweep for wandb."""
+    name = hash_name(raw_configs)
     for raw in raw_configs:
         raw["log"]["group"] = raw["log"]["group"] or name
 

@@ -119,11 +119,12 @@ class Checkpoint:
             is_sentencepiece = metadata.get("tokenizer.ggml.model") == "llama"
             # llama.cpp's default where a file does not say it
             return metadata.get("tokenizer.ggml.add_bos_token", is_sentencepiece) is True
-        own = self.tokenizer()
-        if own is None:
+        folder = self.tokenizer()
+        if folder is None:
             return False
-        with foreign_errors(own):
-            return Tokenizer.from_buffer(pretrained_json(own)).encode("a").ids[:1] == [bos]
+        with foreign_errors(folder):
+            tokenizer = Tokenizer.from_buffer(pretrained_json(folder))
+            return tokenizer.encode("a").ids[:1] == [bos]
 
     def tensors(self) -> dict[str, LazyTensor]:
         """{name in transformers: tensor}, read one at a time. ConfigError for damaged files."""

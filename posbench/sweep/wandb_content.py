@@ -85,13 +85,14 @@ def _charts(
     charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     # A row of one depth is a part of that of all depths, and positions have their own curves.
     drawn_rows = [row for row in rows if row["depth"] is None and row["position"] is None]
-    repeated = _repeated_names((row, curve_name(row, training_text)) for row in drawn_rows)
-    for row in sorted(drawn_rows, key=lambda row: row["length"]):
+    drawn_rows.sort(key=lambda row: row["length"])
+    named_rows = [(row, curve_name(row, training_text)) for row in drawn_rows]
+    repeated = _repeated_names(named_rows)
+    for row, name in named_rows:
         quantity = "accuracy" if row["task"] else "loss"
         value = row["accuracy"] if row["task"] else row["nll"]
         if value is None:  # not finite
             continue
-        name = curve_name(row, training_text)
         protocol, _, methods = name.partition("/")
         # Four of the ten digits that end a run's id tell trainings apart, in less room.
         line = f"{methods} s{row['seed']} {row['run_id'][-10:][:4]}"

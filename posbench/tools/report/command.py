@@ -12,10 +12,11 @@ from posbench.common.errors import ConfigError
 from posbench.common.quantities import plural
 from posbench.config.command_line import print_files
 from posbench.config.compose import (
+    PLACE_KEYS,
     Request,
     check_words_have_effect,
-    key_of,
-    set_wandb_group,
+    hash_name,
+    words_beside,
 )
 from posbench.config.names import with_command_names
 from posbench.position.trusted import trained_config
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 # words of a report that pools folders
 KEYS_BESIDE_RUNS = ("runs", "name", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
-# words that choose no job: those above, the folder of a run, and how jobs are run
-KEYS_WITHOUT_JOB = (*KEYS_BESIDE_RUNS, "run", "step", "jobs", "log")
+# words that choose no job
+KEYS_WITHOUT_JOB = (*PLACE_KEYS, *KEYS_BESIDE_RUNS, "run", "step")
 
 
 @dataclass
@@ -116,14 +117,9 @@ def _selection(request: Request) -> Selection:
         return named
     jobs: list[Job] = []
     note = ""  # on jobs that have no results here
-    if request.sweep or _words_of_jobs(request.words):
+    if request.sweep or words_beside(request.words, KEYS_WITHOUT_JOB):
         jobs, note = plan_existing(request.raw_configs)
     return _results_of_jobs(request, jobs, note) if jobs else _named_results(raw)
-
-
-def _words_of_jobs(words: list[str]) -> list[str]:
-    """Those words that choose jobs, such as extension=pi."""
-    return [word for word in words if key_of(word).split(".")[0] not in KEYS_WITHOUT_JOB]
 
 
 def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:
@@ -137,13 +133,14 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
         )
     if elsewhere:
         notes.append(elsewhere)
-    set_wandb_group(request.raw_configs)  # of a job without -m, which has none yet
     title = request.title
     if not title:
-        title = "Sweep" if request.sweep else " ".join(_words_of_jobs(request.words))
+        words = words_beside(request.words, KEYS_WITHOUT_JOB)
+        title = "Sweep" if request.sweep else " ".join(words)
+    group = request.raw_configs[0]["log"]["group"]  # None of a job without -m
     return Selection(
-        # an unnamed sweep is named by its hash: other reports stay
-        name=request.name or request.raw_configs[0]["log"]["group"],
+        # unnamed jobs are named by their hash: other reports stay
+        name=request.name or group or hash_name(request.raw_configs),
         title=printable(title),
         command=_run_command(sys.argv[1:]),
         paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],

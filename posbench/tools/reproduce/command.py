@@ -61,6 +61,13 @@ class RowPair:
         """True if the losses differ by more than is allowed."""
         return self.distance > self.allowed
 
+    @property
+    def accuracy_change(self) -> float | None:
+        """Accuracy of the rerun minus the reported one; None where one of them is missing."""
+        if self.rerun is None or None in (self.reported["accuracy"], self.rerun["accuracy"]):
+            return None
+        return self.rerun["accuracy"] - self.reported["accuracy"]
+
 
 def pair_rows(
     reported: Sequence[dict],
@@ -127,25 +134,12 @@ def _accuracy_lines(pairs: list[RowPair]) -> list[str]:
     """One line about the accuracies, [] where no row has one or all are equal.
 
     They are shown and not judged: the tolerance is that of losses."""
-    answered = [
-        pair
-        for pair in pairs
-        if pair.rerun is not None
-        and pair.reported["accuracy"] is not None
-        and pair.rerun["accuracy"] is not None
-    ]
-    if not answered:
+    changed = [pair for pair in pairs if pair.accuracy_change]
+    if not changed:
         return []
-
-    def difference(pair: RowPair) -> float:
-        """Accuracy of the rerun minus the reported one."""
-        return pair.rerun["accuracy"] - pair.reported["accuracy"]
-
-    worst = max(answered, key=lambda pair: abs(difference(pair)))
-    if difference(worst) == 0:
-        return []
+    worst = max(changed, key=lambda pair: abs(pair.accuracy_change))
     return [
-        f"largest difference of accuracy {100 * difference(worst):+.1f} percentage points (not"
+        f"largest difference of accuracy {100 * worst.accuracy_change:+.1f} percentage points (not"
         f" judged): {_row_in_words(worst.reported)}"
     ]
 

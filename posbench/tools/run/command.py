@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import Request, key_of
+from posbench.config.compose import PLACE_KEYS, Request, key_of, words_beside
 from posbench.config.names import IS_INSTALLED, display_name, with_command_names
 from posbench.config.schema import JobConfig
 from posbench.sweep.child_processes import check_resources
@@ -25,8 +25,6 @@ from posbench.sweep.work import all_paths, count_work, missing_parents, unfinish
 from posbench.tools.report.command import report, table_text
 
 MOST_RANKINGS = 3  # that a sweep prints at its end
-# Words that say where and not what: beside them alone, a command does what the defaults say.
-PLACE_KEYS = ("device=", "jobs=", "name=", "results_dir=", "cache_dir=", "report_dir=", "log.")
 SECONDS_BETWEEN_LOOKS = 2.0  # between two looks for the first evaluations
 # {via of a launcher: (its name, its key for the trainings at a time)}, in place of jobs=
 KEYS_FOR_JOBS = {
@@ -113,8 +111,8 @@ def _announce(request: Request, jobs: list[Job]) -> None:
     from posbench.sweep.dry_run import cost_of, planned
 
     first = request.experiment.get("first")  # models of the first picture; None: no such picture
-    # Words on where and how a command runs do not describe what it makes.
-    described = [word for word in request.words if not word.startswith(PLACE_KEYS)]
+    # Without such words a command makes what the defaults say.
+    described = words_beside(request.words, PLACE_KEYS)
     if not described:
         print(_defaults_line(jobs[0].config), file=sys.stderr)
     if first or not described:
@@ -306,14 +304,14 @@ def _count_words(results: list[Result], jobs: list[Job], to_make: set[Path]) -> 
 
     The units are those of dry=true. `to_make` are the paths of `jobs` that were not finished when
     the command began."""
-    left = unfinished(jobs, among=to_make)
-    made = count_work(jobs, to_make - left)
-    there = count_work(jobs, all_paths(jobs) - to_make - left)
+    unfinished_paths = unfinished(jobs, among=to_make)
+    new_work = count_work(jobs, to_make - unfinished_paths)
+    earlier_work = count_work(jobs, all_paths(jobs) - to_make - unfinished_paths)
     parts = []
-    if any(made):
-        parts.append(f"made {made}")
-    if any(there):
-        parts.append(f"{there} there already")
+    if any(new_work):
+        parts.append(f"made {new_work}")
+    if any(earlier_work):
+        parts.append(f"{earlier_work} there already")
     counts = Counter(outcome.status for result in results for outcome in result.outcomes)
     others = [
         f"{number} {STATUS_WORDS[status]}"
