@@ -551,7 +551,9 @@ def hydra_form(override: str) -> str:
 def hash_name(raw_configs: list[dict]) -> str:
     """Name of unnamed jobs: a hash, so that the same jobs get it again."""
     settings = [[raw.get(part) for part in PARTS_OF_SWEEP] for raw in raw_configs]
-    return f"sweep-{sha256_json(settings)[:8]}"
+    # With run=DIR the parts do not say which run it is.
+    runs = [[raw["run"], raw["step"]] for raw in raw_configs if raw.get("run")]
+    return f"sweep-{sha256_json([settings, runs] if runs else settings)[:8]}"
 
 
 def set_wandb_group(raw_configs: list[dict]) -> None:

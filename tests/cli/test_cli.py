@@ -473,6 +473,12 @@ def test_the_report_is_made_from_files_alone(cli):
     for words in ((), (f"run={run}",)):  # without -m they choose one job, of a new training or not
         chosen = cli(*words, "extension=rerope", "evaluate.lengths=[16,32]", script="report").stdout
         assert " rerope " in chosen and " log_n " not in chosen and "G rope" in chosen
+    folders = cli.folder / "report"
+    before = set(folders.glob("sweep-*"))
+    cli("-m", "seed=1", "extension=rerope", "evaluate.lengths=[16,32]")
+    for run in cli.runs():  # the same words on two runs are two reports
+        cli(f"run={run}", "extension=rerope", "report_dir=null", script="report")
+    assert len(set(folders.glob("sweep-*")) - before) == 2
 
 
 def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):
